@@ -258,3 +258,74 @@ def test_workloads_of_every_kind_are_counted(files: Files, workload: str, pods: 
     manifest = f"metadata: {{name: w}}\n{workload % template}\n"
     files.add("--pools", "pool.yaml", NODE_POOL).add("--pods", "w.yaml", manifest)
     assert sum(len(node["pods"]) for node in files.json()["nodes"]) == pods
+
+
+POD = "kind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: a}], tolerations: [{operator: Exists}], %s}\n"
+TERM = "nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: Gt, values: [%s]}]}]"
+NODE_AFFINITY = "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {%s}}}"
+WRONG_PODS = {
+    "kind: Pod\nmetadata: []\nspec: {containers: [{name: a}]}\n": ("metadata is list instead of fields", "Pod/"),
+    "kind: Pod\nmetadata: {name: x}\nspec: {containers: all}\n": ("at `$.spec.containers`", "Pod/x"),
+    "kind: Pod\nmetadata: {name: x}\nspec: {containers: [a]}\n": ("at `$.spec.containers[0]`", "Pod/x"),
+    POD % "nodeSelector: [a]": ("at `$.spec.nodeSelector`", "Pod/x"),
+    "kind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: a, resources: {requests: {cpu: lots}}}]}\n": (
+        "'lots' is not a quantity",
+        "Pod/x",
+    ),
+    "kind: Deployment\nmetadata: {name: x}\nspec: []\n": ("spec is list instead of fields", "Deployment/x"),
+    "kind: Deployment\nmetadata: {name: x}\nspec: {replicas: 2, template: {spec: {containers: 3}}}\n": (
+        "at `$.spec.containers`",
+        "Deployment/x",
+    ),
+    "kind: CronJob\nmetadata: {name: x}\nspec: {jobTemplate: 3}\n": ("jobTemplate is int instead", "CronJob/x"),
+    "kind: ConfigMap\nmetadata: {name: x}\ndata: all\n": ("data is str instead of fields", "ConfigMap/x"),
+    "kind: List\nitems: all\n": ("items is no list", "List"),
+    "- a\n": ("document 1 is no object of Kubernetes", "pods.yaml"),
+    "kind: [a\n": ("is no YAML", "pods.yaml:2"),
+}
+
+
+@pytest.mark.parametrize("pods", WRONG_PODS)
+def test_a_file_that_cannot_be_read_is_one_error_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pods: str
+) -> None:
+    (tmp_path / "pools.yaml").write_text(PROVISIONER)
+    (tmp_path / "pods.yaml").write_text(pods)
+    files = ["--pools", str(tmp_path / "pools.yaml"), "--pods", str(tmp_path / "pods.yaml")]
+    assert main(["simulate", "nodes", *files]) == 1
+    printed = capsys.readouterr()
+    what, where = WRONG_PODS[pods]
+    lines = [line.strip() for line in printed.err.splitlines()]
+    assert printed.out == "" and sum(line.startswith("✗") for line in lines) == 1
+    [at] = [number for number, line in enumerate(lines) if line.startswith("✗")]
+    assert what in lines[at] and lines[at + 1].startswith("where") and lines[at + 1].endswith(where)
+    assert lines[at + 2].startswith("cure ")
+
+
+@pytest.mark.parametrize("values", ["fast", "", "1, 2"])
+def test_a_comparison_with_no_number_admits_no_node_as_kube_scheduler_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], values: str
+) -> None:
+    (tmp_path / "pools.yaml").write_text(PROVISIONER)
+    (tmp_path / "values.yaml").write_text(VALUES)
+    (tmp_path / "pods.yaml").write_text(POD % (NODE_AFFINITY % (TERM % values)))
+    files = [
+        "--pools",
+        str(tmp_path / "pools.yaml"),
+        str(tmp_path / "values.yaml"),
+        "--pods",
+        str(tmp_path / "pods.yaml"),
+    ]
+    assert main(["simulate", "nodes", *files]) == 0
+    assert "the pod wants a value that no node can have" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_zones_and_types_without_a_meaning_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pools.yaml").write_text(PROVISIONER)
+    (tmp_path / "pods.yaml").write_text(DEPLOYMENT)
+    (tmp_path / "types.csv").write_text("type,vcpu,memory_mib,max_pods,on_demand\nx,0,1,1,1\n")
+    files = ["--pools", str(tmp_path / "pools.yaml"), "--pods", str(tmp_path / "pods.yaml")]
+    assert main(["simulate", "nodes", *files, "--zones", "a, "]) == 1
+    assert "'a, ' has an empty name" in capsys.readouterr().err
+    assert main(["simulate", "nodes", *files, "--types", str(tmp_path / "types.csv")]) == 1
+    assert "vcpu is 0" in capsys.readouterr().err

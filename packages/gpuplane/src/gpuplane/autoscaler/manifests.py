@@ -15,8 +15,10 @@ from gpuplane.api.chartvalues import is_values
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.api.karpenter_checks import is_class, is_pool, read_class, read_pool
+from gpuplane.autoscaler.asks import read_pod
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.autoscaler.policies import plugin_environment, policy_sharing
+from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput
 
 _REPLICATED: Final = ("Deployment", "ReplicaSet", "StatefulSet", "ReplicationController")
@@ -55,7 +57,7 @@ def read_question(objects: Iterable[Any]) -> NodeQuestion:
         elif kind == "ClusterPolicy":
             policies.append(_policy(data))
         elif kind == "ConfigMap":
-            maps[_name(data)] = {str(key): str(text) for key, text in (data.get("data") or {}).items()}
+            maps[_name(data)] = {str(key): str(text) for key, text in _fields(data, data, "data").items()}
         elif is_values(data):
             values.append(data)
         elif (count := _replicas(data)) is None:
@@ -72,9 +74,14 @@ def read_question(objects: Iterable[Any]) -> NodeQuestion:
 
 def _flattened(objects: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
     for data in objects:
-        if not isinstance(data, Mapping):
+        if data is None:
             continue
-        if data.get("kind") == "List" and isinstance(data.get("items"), list):
+        if not isinstance(data, Mapping):
+            what = f"{str(data)[:40]!r} is no object of Kubernetes"
+            raise InvalidInput(what, where="one of the files", cure="gpuplane check names the place")
+        if data.get("kind") == "List":
+            if not isinstance(data.get("items"), list):
+                raise InvalidInput("items is no list", where="List", cure="a list of objects, as kubectl prints it")
             yield from _flattened(data["items"])
         else:
             yield data
@@ -82,15 +89,18 @@ def _flattened(objects: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
 
 def _replicas(data: Mapping[str, Any]) -> int | None:
     """Return how many pods a workload wants at the same time; None for other kinds."""
-    kind, spec = data.get("kind"), data.get("spec") or {}
+    kind = data.get("kind")
     if kind == "Pod":
         return 1
+    if kind not in (*_REPLICATED, "Job", "CronJob"):
+        return None
+    spec = _fields(data, data, "spec")
     if kind == "CronJob":
-        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
+        spec = _fields(data, _fields(data, spec, "jobTemplate"), "spec")
     if kind in ("Job", "CronJob"):
         wanted = [spec.get("parallelism", 1), spec.get("completions")]
         return min(_whole(data, number) for number in wanted if number is not None)
-    return _whole(data, spec.get("replicas", 1)) if kind in _REPLICATED else None
+    return _whole(data, spec.get("replicas", 1))
 
 
 def _whole(data: Mapping[str, Any], number: Any) -> int:
@@ -100,19 +110,46 @@ def _whole(data: Mapping[str, Any], number: Any) -> int:
 
 
 def _pods_of(data: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """Return the pods of a workload, or the pod itself."""
-    template: Any = data
+    """Return the pods of a workload, or the pod itself. Raises InvalidInput for a pod that cannot be read."""
+    template: Mapping[str, Any] = data
     if data.get("kind") == "CronJob":
-        template = (data.get("spec") or {}).get("jobTemplate") or {}
+        template = _fields(data, _fields(data, data, "spec"), "jobTemplate")
     if data.get("kind") != "Pod":
-        template = (template.get("spec") or {}).get("template")
-    spec = template.get("spec") if isinstance(template, Mapping) else None
-    if not isinstance(spec, Mapping) or not spec.get("containers"):
+        template = _fields(data, _fields(data, template, "spec"), "template")
+    spec = _fields(data, template, "spec")
+    if not spec.get("containers"):
         raise InvalidInput("has no pod with containers", where=_where(data), cure="gpuplane check names the place")
-    meta = {**(template.get("metadata") or {}), "namespace": (data.get("metadata") or {}).get("namespace", "default")}
+    own = _fields(data, data, "metadata")
+    meta = {**_fields(data, template, "metadata"), "namespace": own.get("namespace", "default")}
     if data.get("kind") == "Pod":
-        return [{"metadata": {**meta, "name": _name(data)}, "spec": spec}]
-    return [{"metadata": {**meta, "name": f"{_name(data)}-{number}"}, "spec": spec} for number in range(count)]
+        pods = [{"metadata": {**meta, "name": _name(data)}, "spec": spec}]
+    else:
+        pods = [{"metadata": {**meta, "name": f"{_name(data)}-{number}"}, "spec": spec} for number in range(count)]
+    if pods:
+        _require_pod(data, pods[0])
+    return pods
+
+
+def _require_pod(data: Mapping[str, Any], pod: Mapping[str, Any]) -> None:
+    """Raise InvalidInput, with the object that it is part of, for a pod that the scheduler's code cannot read."""
+    try:
+        msgspec.convert(pod, Pod)
+        read_pod(pod)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"its pod: {error}", where=_where(data), cure="gpuplane check names the place") from error
+    except InvalidInput as error:
+        raise InvalidInput(f"its pod: {error.what}", where=_where(data), cure=error.cure) from error
+
+
+def _fields(data: Mapping[str, Any], part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the fields of a part of an object; none where it is absent. Raises InvalidInput if it has no fields."""
+    found = part.get(name)
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        what = f"{name} is {type(found).__name__} instead of fields"
+        raise InvalidInput(what, where=_where(data), cure="gpuplane check names the place")
+    return found
 
 
 def _policy(data: Mapping[str, Any]) -> ClusterPolicy:
@@ -162,11 +199,12 @@ def _of_values(values: Iterable[Mapping[str, Any]]) -> SharingSettings:
 
 
 def _name(data: Mapping[str, Any]) -> str:
-    name = (data.get("metadata") or {}).get("name")
+    name = _fields(data, data, "metadata").get("name")
     if not isinstance(name, str) or not name:
         raise InvalidInput("has no name", where=str(data.get("kind")), cure="set metadata.name")
     return name
 
 
 def _where(data: Mapping[str, Any]) -> str:
-    return f"{data.get('kind')}/{(data.get('metadata') or {}).get('name', '')}"
+    meta = data.get("metadata")
+    return f"{data.get('kind')}/{meta.get('name', '') if isinstance(meta, Mapping) else ''}"

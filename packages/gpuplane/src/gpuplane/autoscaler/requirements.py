@@ -9,6 +9,7 @@ Source: the semantics of requirements of Karpenter 1.14.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -24,6 +25,10 @@ _ALIASES: Final = {
     "failure-domain.beta.kubernetes.io/zone": karpenter.ZONE_LABEL,
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
+
+
+_COMPARE: Final = ("Gt", "Gte", "Lt", "Lte")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class ValueCondition(msgspec.Struct, frozen=True):
@@ -65,7 +70,8 @@ class ValueCondition(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if not self.complement:
-            return f"In {', '.join(sorted(self.values))}" if self.values else "DoesNotExist"
+            nothing = "DoesNotExist" if self.absent else "a value that no node can have"
+            return f"In {', '.join(sorted(self.values))}" if self.values else nothing
         parts = [f"NotIn {', '.join(sorted(self.values))}"] if self.values else []
         parts += [f"Gte {self.least}"] if self.least is not None else []
         parts += [f"Lte {self.most}"] if self.most is not None else []
@@ -73,8 +79,14 @@ class ValueCondition(msgspec.Struct, frozen=True):
 
 
 def condition_of(operator: str, values: Iterable[str] = (), min_values: int = 0) -> ValueCondition:
-    """Return the condition of one requirement. Its operator and values are valid, see `requirement_problems`."""
+    """Return the condition of one requirement; one that compares with no whole number admits nothing.
+
+    The API server admits such pods, and kube-scheduler finds no node for them. Pools with such requirements are
+    refused, see `requirement_problems`.
+    """
     listed = tuple(values)
+    if operator in _COMPARE and not (len(listed) == 1 and _WHOLE.fullmatch(listed[0])):
+        return ValueCondition(frozenset(), False, False, min_values=min_values)
     match operator:
         case "In":
             return ValueCondition(frozenset(listed), False, False, min_values=min_values)

@@ -70,7 +70,10 @@ def _write(path: Path, page: str) -> None:
 def _offers(
     question: NodeQuestion, catalogue: Sequence[InstanceType], options: Namespace, asks: Sequence[PodAsk]
 ) -> list[PoolOptions]:
-    zones = tuple(zone for zone in options.zones.split(",") if zone)
+    zones = tuple(zone.strip() for zone in options.zones.split(",")) if options.zones else ()
+    if not all(zones):
+        what = f"{options.zones!r} has an empty name"
+        raise InvalidInput(what, where="--zones", cure="names with commas between: us-east-1a,us-east-1b")
     built_in = options.types is None
     daemons = [compile_pod(pod) for pod in question.daemons]
     return [
@@ -187,8 +190,14 @@ def _documents(path: Path, screen: Console) -> Iterator[Any]:
         # NB: the last of two fields of one name counts, as for the API server of Provisioners; it is reported.
         found = list(yaml.safe_load_all(text))
     except yaml.YAMLError as error:
-        what = str(error).splitlines()[0]
-        raise InvalidInput(what, where=str(path), cure="gpuplane check names the place") from error
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        what = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InvalidInput(f"is no YAML: {what}", where=where, cure="correct the line, or the one before") from error
+    for number, one in enumerate(found, 1):
+        if one is not None and not isinstance(one, dict):
+            what = f"document {number} is no object of Kubernetes, but begins with {str(one)[:20]!r}"
+            raise InvalidInput(what, where=str(path), cure="kind, metadata and spec, as kubectl prints them")
     for document in check_text(text):
         for finding in document.findings:
             if finding.code == _DUPLICATE:

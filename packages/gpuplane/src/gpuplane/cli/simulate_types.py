@@ -25,15 +25,22 @@ def read_types(path: Path) -> list[InstanceType]:
         gpus = read_number(cell, "gpus", where, most=1024) if cell("gpus") else 0
         found[name] = InstanceType(
             name=name,
-            vcpu=read_number(cell, "vcpu", where),
-            memory_mib=read_number(cell, "memory_mib", where),
-            max_pods=read_number(cell, "max_pods", where),
+            vcpu=_above_zero(cell, "vcpu", where),
+            memory_mib=_above_zero(cell, "memory_mib", where),
+            max_pods=_above_zero(cell, "max_pods", where),
             prices=tuple((kind, dollars) for kind, dollars in prices if dollars is not None),
             arch=cell("arch") or "amd64",
             gpus=gpus,
             gpu=_gpu(cell, where) if gpus else None,
         )
     return list(found.values())
+
+
+def _above_zero(cell: CsvCell, column: str, where: str) -> int:
+    number = read_number(cell, column, where)
+    if not number:
+        raise InvalidInput(f"{column} is 0", where=where, cure="a whole number above 0")
+    return number
 
 
 def _gpu(cell: CsvCell, where: str) -> CatalogueGPU:
