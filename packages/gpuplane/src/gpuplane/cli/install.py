@@ -14,9 +14,9 @@ from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
 from gpuplane.cli.contents import contents_of_others, is_labelled
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.install_autoscaler import read_autoscaler
 from gpuplane.cli.removal import remove, until_gone
 from gpuplane.cli.terminal import Console, LivePage, count
-from gpuplane.operator.autoscaler_install import CLUSTER_NAME, ENDPOINT, AutoscalerInstall, read_environment
 from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, removals, resource_of
 from kubekit.errors import NoAnswer, Terminal, UsageError
 from kubekit.kube import Client, NotFound
@@ -51,7 +51,7 @@ def install(options: Namespace, screen: Console) -> int:
         only=options.only,
         admission="" if options.admission == "none" else options.admission,
         scheduler=options.scheduler,
-        autoscaler=_autoscaler(options),
+        autoscaler=read_autoscaler(options),
     )
     if options.dry_run:
         if options.output == "json":  # as kubectl prints several objects
@@ -67,23 +67,6 @@ def install(options: Namespace, screen: Console) -> int:
         options.what, options.watch, options.namespace, options.selector = "nodes", False, "", ""
         return status(options, screen)
     return 0
-
-
-def _autoscaler(options: Namespace) -> AutoscalerInstall | None:
-    """Return the autoscaler's settings; None for an installation without it."""
-    flags = {
-        "--cluster-name": options.cluster_name,
-        "--cloud-endpoint": options.cloud_endpoint,
-        "--cloud-role": options.cloud_role,
-        "--cloud-env": options.cloud_env,
-    }
-    if not options.autoscaler:
-        if given := [flag for flag, value in flags.items() if value]:
-            raise UsageError(f"{given[0]} is a setting of the autoscaler", cure=f"--autoscaler {given[0]} ...")
-        return None
-    named = {CLUSTER_NAME: options.cluster_name, ENDPOINT: options.cloud_endpoint}
-    environment = read_environment(options.cloud_env) | {name: value for name, value in named.items() if value}
-    return AutoscalerInstall(environment, options.cloud_role or "")
 
 
 def uninstall(options: Namespace, screen: Console) -> int:

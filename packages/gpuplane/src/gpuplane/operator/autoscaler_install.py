@@ -36,6 +36,8 @@ SETTINGS: Final = {
     "SERVICE_CIDR": "network of Services, as 10.100.0.0/16; AL2023 needs it in its user data",
     "AWS_DEFAULT_INSTANCE_PROFILE": "instance profile of classes that name none",
     "ISOLATED_VPC": "`true`: the network has no way to the price list",
+    "SERVICE_CIDR": "network of the cluster's Services, for images of AL2023",
+    "FEATURE_GATES": "`NodeRepair=true`: broken nodes are restarted, then replaced",
 }
 """Name -> meaning. Credentials and every other `AWS_` name that boto3 reads are settings too."""
 
@@ -54,7 +56,7 @@ def read_environment(settings: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
-        if not equals or not value:
+        if not (name and equals and value):
             raise InvalidInput(
                 f"{setting!r} sets nothing", where="--cloud-env", cure="--cloud-env AWS_REGION=us-east-1"
             )
