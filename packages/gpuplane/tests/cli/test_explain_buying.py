@@ -77,6 +77,11 @@ CASES: dict[str, tuple[BuyingFacts, str, str]] = {
         "nominated",
         "the node gpu-t-1 is there or on its way",
     ),
+    "promised again under the claim's name": (
+        facts(NOMINATED, told("Nominated", "waits for the node gpu-1", at="2"), claims=(claim(),)),
+        "coming",
+        "the node gpu-1 (g4dn.xlarge spot) is being launched",
+    ),
     "refused": (
         facts(NOMINATED, told("FailedScheduling", "no node is bought: plain: the limit cpu 4 is reached", at="2")),
         "refused",

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.autoscaler.requirements import NodeConditions, condition_of, merge_requirements
+from gpuplane.autoscaler.requirements import NodeConditions, merge_requirements, pod_condition
 from gpuplane.sharing.request import Request, kind_of, request_of
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput
@@ -128,7 +128,7 @@ def pod_conditions(info: PodInfo) -> NodeConditions:
     parts = list(affinity.node_selector)
     if affinity.node_required is not None and len(affinity.node_required) == 1:
         parts += affinity.node_required[0].expressions
-    return merge_requirements((part.key, condition_of(part.operator, part.values)) for part in parts)
+    return merge_requirements((part.key, pod_condition(part.operator, part.values)) for part in parts)
 
 
 def selected_values(asks: Iterable[PodAsk]) -> dict[str, frozenset[str]]:

@@ -79,14 +79,8 @@ class ValueCondition(msgspec.Struct, frozen=True):
 
 
 def condition_of(operator: str, values: Iterable[str] = (), min_values: int = 0) -> ValueCondition:
-    """Return the condition of one requirement; one that compares with no whole number admits nothing.
-
-    The API server admits such pods, and kube-scheduler finds no node for them. Pools with such requirements are
-    refused, see `requirement_problems`.
-    """
+    """Return the condition of one requirement. Its operator and values are valid, see `requirement_problems`."""
     listed = tuple(values)
-    if operator in _COMPARE and not (len(listed) == 1 and _WHOLE.fullmatch(listed[0])):
-        return ValueCondition(frozenset(), False, False, min_values=min_values)
     match operator:
         case "In":
             return ValueCondition(frozenset(listed), False, False, min_values=min_values)
@@ -102,6 +96,17 @@ def condition_of(operator: str, values: Iterable[str] = (), min_values: int = 0)
             return ValueCondition(frozenset(), True, False, most=most, min_values=min_values)
         case _:
             return ValueCondition(absent=False, min_values=min_values)
+
+
+def pod_condition(operator: str, values: Iterable[str] = ()) -> ValueCondition:
+    """Return the condition of one requirement of a pod; one that compares with no whole number admits nothing.
+
+    The API server admits such pods, and kube-scheduler finds no node for them.
+    """
+    listed = tuple(values)
+    if operator in _COMPARE and not (len(listed) == 1 and _WHOLE.fullmatch(listed[0])):
+        return ValueCondition(frozenset(), False, False)
+    return condition_of(operator, listed)
 
 
 NodeConditions = dict[str, ValueCondition]

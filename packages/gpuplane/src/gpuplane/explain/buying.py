@@ -42,11 +42,15 @@ class BuyingFacts(msgspec.Struct, frozen=True):
 
 def buying_of(pod: Mapping[str, Any], facts: BuyingFacts) -> Buying:
     """Return what the autoscaler has done about a pod."""
-    claims = {claim.metadata.name: claim for claim in facts.claims}
+    # A claim whose node has not joined is promised under its own name, and later under its node's.
+    claims = {claim.status.node_name: claim for claim in facts.claims if claim.status.node_name}
+    claims |= {claim.metadata.name: claim for claim in facts.claims}
     last = _last(facts.events, str(pod["metadata"].get("uid", "")), str(pod["metadata"]["name"]))
     named = _CLAIM.search(last.message) if last is not None else None
-    if named is not None and named[1] in claims:
-        return _coming(claims[named[1]], facts)
+    promised = _NODE.search(last.message) if last is not None and named is None else None
+    for found in (named, promised):
+        if found is not None and found[1] in claims:
+            return _coming(claims[found[1]], facts)
     if not facts.known:
         return Buying("undecided", "this user may not read whether an autoscaler is installed")
     if not facts.place:
@@ -58,9 +62,9 @@ def buying_of(pod: Mapping[str, Any], facts: BuyingFacts) -> Buying:
         return _not_running(facts)
     if named is not None:
         return _failed(named[1], facts)
-    if last is not None and (node := _NODE.search(last.message)):
+    if promised is not None:
         return Buying(
-            "nominated", f"the node {node[1]} is there or on its way, and is promised to the pod", facts.place
+            "nominated", f"the node {promised[1]} is there or on its way, and is promised to the pod", facts.place
         )
     if last is not None and last.message.startswith(_REFUSED):
         return Buying("refused", f"the autoscaler refused: {last.message.removeprefix(_REFUSED)}", facts.place)

@@ -28,6 +28,7 @@ from gpuplane.autoscaler.catalogue import REGION_LABEL
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.rival import find_karpenter
+from gpuplane.autoscaler.watch import why_refused
 from gpuplane.explain.buying import BuyingFacts
 from gpuplane.explain.pools import PoolFacts
 from gpuplane.explain.reading import listed
@@ -119,7 +120,9 @@ def _region(autoscaler: Deployment | None) -> str:
 
 
 def _why_not_ready(pool: Provisioner | NodePool) -> str:
-    """Return why nothing is bought for a pool at all, as the autoscaler wrote into its status; empty for nothing."""
+    """Return why nothing is bought for a pool at all, as the autoscaler decides or wrote into its status."""
+    if refused := why_refused(pool):
+        return refused
     found = next((one for one in pool.status.conditions if one.type == READY), None)
     return (found.message or found.reason) if found is not None and found.status == "False" else ""
 
