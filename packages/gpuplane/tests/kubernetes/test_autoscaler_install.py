@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator
 import pytest
 import yaml
 
+from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.karpenter import EC2NodeClass, NodePool, Provisioner
-from gpuplane.api.nodeclaim import NodeClaim
-from kubekit.kube import Client, Invalid, NotFound
+from gpuplane.api.nodeclaim import FINALIZER, NodeClaim
+from kubekit.kube import Client, Forbidden, Invalid, NotFound
 from packages.gpuplane.tests.api.test_karpenter_crds import (
     ADMITTED,
     CLAIM,
@@ -24,9 +25,11 @@ from packages.gpuplane.tests.api.test_karpenter_crds import (
     TEMPLATE,
     changed,
 )
+from packages.gpuplane.tests.kubernetes.chart_values import is_hook, rendered
+from packages.gpuplane.tests.kubernetes.test_chart import create, delete
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import difference
-from tests.support.realkube.life import PATIENCE_S, gpuplane, settled, until_as
+from tests.support.realkube.life import PATIENCE_S, account_config, asked_of, gpuplane, settled, until_as
 from tests.support.until import until
 
 pytestmark = pytest.mark.deadline(300)
@@ -83,4 +86,59 @@ async def test_a_real_api_server_admits_and_refuses_as_check_does_and_uninstall_
     with pytest.raises(Invalid, match="spec never changes"):
         await client.patch(NodeClaim, "gpu-1", late, manager="test")
     await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
+    assert not (left := difference(before, await until_as(client, before))), left
+
+
+@pytest.mark.usefixtures("with_helm")
+async def test_the_chart_ends_the_nodes_before_it_goes(control_plane: ControlPlane, client: Client) -> None:
+    """The command of the chart's Job, under the Job's account: it returns when the last claim has gone, not before.
+
+    The claims' finalizer is what the autoscaler takes off once an instance has ended. Here the test does that.
+    """
+    values = ("-n", "default", "--set", "autoscaler.enabled=true,autoscaler.clusterName=demo")
+    hooks = [manifest for manifest in rendered(*values) if is_hook(manifest)]
+    before_delete = sorted(
+        (int(one["metadata"]["annotations"]["helm.sh/hook-weight"]), one["metadata"]["name"])
+        for one in hooks
+        if one["kind"] == "Job" and one["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    )
+    # Of equal weight, helm runs them by name: the nodes end while the policy still says how.
+    assert [name for _, name in before_delete] == ["gpuplane-end-nodes", "gpuplane-take-back"]
+    before = await settled(client)
+    await asyncio.to_thread(gpuplane, control_plane, "install", "-q", "--autoscaler", "--cluster-name", "demo")
+    own = [one for one in hooks if "end-nodes" in one["metadata"]["name"]]
+    try:
+        await until(lambda: served(client), what="Karpenter's kinds", seconds=PATIENCE_S)
+        claim = yaml.safe_load(CLAIM)
+        claim["metadata"]["finalizers"] = [FINALIZER]
+        await client.request("POST", PATHS["NodeClaim"], None, claim)
+        await client.request("POST", PATHS["NodePool"], None, yaml.safe_load(POOL))
+        for manifest in own:
+            if manifest["kind"] != "Job":
+                await create(client, manifest)
+        (job,) = (one["spec"]["template"]["spec"] for one in own if one["kind"] == "Job")
+        config = await account_config(control_plane, client, "default", job["serviceAccountName"])
+        hook = asyncio.create_task(asyncio.to_thread(asked_of, config, *job["containers"][0]["args"]))
+        name = claim["metadata"]["name"]
+
+        async def is_ending() -> bool:
+            return bool((await client.get(NodeClaim, name)).metadata.deletion_timestamp)
+
+        await until(is_ending, what="the end of the claim", seconds=PATIENCE_S)
+        assert not hook.done()
+        await client.patch(NodeClaim, name, {"metadata": {"finalizers": None}}, manager="test")
+        await hook
+        with pytest.raises(NotFound):
+            await client.request("GET", PATHS["NodePool"])
+        # The classes and the policy are others' work.
+        await client.request("GET", PATHS["EC2NodeClass"])
+        assert await client.get(ClusterPolicy, "cluster-policy")
+        async with Client.connect(config) as account:
+            with pytest.raises(Forbidden):
+                await account.request("GET", "/api/v1/secrets")
+    finally:
+        for manifest in own:
+            if manifest["kind"] != "Job":
+                await delete(client, manifest)
+        await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
     assert not (left := difference(before, await until_as(client, before))), left

@@ -15,8 +15,9 @@ from gpuplane.api.schema import OURS
 from gpuplane.cli.contents import contents_of_others, is_labelled
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.install_autoscaler import read_autoscaler
-from gpuplane.cli.removal import remove, until_gone
+from gpuplane.cli.removal import remove, remove_objects, until_gone
 from gpuplane.cli.terminal import Console, LivePage, count
+from gpuplane.operator.autoscaler_install import is_of_nodes
 from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, removals, resource_of
 from kubekit.errors import NoAnswer, Terminal, UsageError
 from kubekit.kube import Client, NotFound
@@ -231,6 +232,10 @@ async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]
         manifest: Manifest = {}
         try:
             async with asyncio.timeout(options.timeout):
+                # Pools, then claims, while the definitions of all of them are served: the autoscaler needs them.
+                for manifest in filter(is_of_nodes, wanted):
+                    if not await _why_kept(client, manifest) and (gone := await remove_objects(client, manifest)):
+                        screen.say(f" {screen.glyph('good')} {count(gone, 'object')} of {_title(manifest)} removed")
                 for manifest in wanted:
                     if why := await _why_kept(client, manifest):
                         if why == BEFORE and manifest["kind"] == "Namespace":

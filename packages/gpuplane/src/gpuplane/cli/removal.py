@@ -1,4 +1,4 @@
-"""Deletes one object of the installation, and waits until it is gone."""
+"""Deletes one object of the installation, or all objects of a kind, and waits until they are gone."""
 
 from __future__ import annotations
 
@@ -37,6 +37,35 @@ async def remove(client: Client, manifest: dict[str, Any]) -> bool:
     else:
         await until_gone(client, path)
     return True
+
+
+async def remove_objects(client: Client, definition: dict[str, Any]) -> int:
+    """Delete all objects of a kind without namespaces and wait until they are gone; returns their number.
+
+    Their finalizers are respected: who set them has work to do first. No object where the kind is not served.
+    """
+    spec = definition["spec"]
+    version = next(one["name"] for one in spec["versions"] if one["storage"])
+    path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+    seen: set[str] = set()
+    while True:
+        try:
+            found = msgspec.json.decode(await client.request("GET", path))
+            for item in found["items"]:
+                meta = item["metadata"]
+                seen.add(meta["uid"])
+                if not meta.get("deletionTimestamp"):
+                    with suppress(NotFound):
+                        await client.request("DELETE", f"{path}/{meta['name']}")
+            if not found["items"]:
+                return len(seen)
+            changes = client.stream(path, {"watch": "true", "resourceVersion": found["metadata"]["resourceVersion"]})
+            async with aclosing(changes):
+                await anext(changes, None)
+        except NotFound:
+            return len(seen)
+        except Retryable:
+            await asyncio.sleep(AWAY_SECONDS)
 
 
 async def _gone_with_requests(client: Client, path: str) -> None:
