@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from typing import Any, Final
 
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ OFFERS: Final = (
     offering("g4dn.2xlarge", 0.752, ZONES[1]),
 )
 TRIES: Final = 3  # of boto3 for one call
+EXAMPLES: Final = int(os.environ.get("GPUPLANE_TEST_EXAMPLES", "20"))
 NUMBERS = itertools.count()
 
 step = st.fixed_dictionaries(
@@ -91,7 +93,7 @@ class History:
         await self.provider.aclose()
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(step, max_size=5))
 def test_a_claim_has_at_most_one_instance_whatever_fails(account: Account, steps: list[dict[str, Any]]) -> None:
     asyncio.run(_run(account, steps))

@@ -16,19 +16,20 @@ from gpuplane.api.karpenter import POOL_LABEL
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.providers.provider import CloudInstance, CloudProvider
-from gpuplane.autoscaler.termination.claim_conditions import set_conditions
+from gpuplane.autoscaler.termination.claim_conditions import condition_of_claim, set_conditions
 from gpuplane.autoscaler.termination.claim_links import BY_NODE, claims_of_node, index_objects, node_of_claim
 from gpuplane.autoscaler.termination.decide import POLL_SECONDS, decide_end, drained_pods
-from gpuplane.autoscaler.termination.facts import EndStep, InstanceState
+from gpuplane.autoscaler.termination.facts import DrainPod, EndStep, InstanceState
 from gpuplane.autoscaler.termination.observe import drain_pod, ending_node, instance_state
 from gpuplane.autoscaler.termination.orphans import OrphanedNodes
 from gpuplane.autoscaler.termination.writer import EndWriter
-from kubekit.api.core import Node, Pod
+from kubekit.api.core import Node, ObjectReference, Pod
 from kubekit.kube import Client, Clock, Controller, EventRecorder, SharedInformers, Source
 from kubekit.kube.tasks import first_of
 
 log = logging.getLogger("gpuplane.autoscaler")
 WORKERS: Final = 16
+REPEAT_SECONDS: Final = 900.0  # between two equal events
 LOOK_SECONDS: Final = 60.0  # the longest wait: times of day are read again, since the clock may have jumped
 
 
@@ -46,6 +47,7 @@ class TerminationController:
         self.ended: dict[str, int] = {}
         self.writer = EndWriter(client, clock)
         self._asked: dict[str, float] = {}  # instance -> when the cloud was asked last to end it
+        self._said: dict[tuple[str, str], tuple[str, float]] = {}  # (claim's uid, reason) -> (message, since when)
         self._client = client
         self._provider = provider
         self._recorder = recorder
@@ -121,19 +123,44 @@ class TerminationController:
             await self.writer.mark(node)
         if node is not None and step.delete_node:
             await self.writer.delete_node(node)
-        await asyncio.gather(*map(self.writer.evict, step.evict), *map(self.writer.delete_pod, step.delete))
-        if step.trouble and node is not None:
-            self._recorder.event(node, "Warning", "FailedDraining", step.waits)
+        if step.delete:
+            names = ", ".join(one.pod.name for one in step.delete[:3])
+            self._report(claim, node, "TerminationGracePeriodExpiring", f"deleted before the deadline: {names}")
+        await asyncio.gather(
+            *(self._evict(pod, claim) for pod in step.evict), *map(self.writer.delete_pod, step.delete)
+        )
+        if step.trouble:
+            self._report(claim, node, "FailedDraining", step.waits)
         if step.terminate:
             await self._terminate(claim)
         if step.finish:
             await self.writer.finish(claim, node)
             self._asked.pop(claim.status.provider_id, None)
+            self._said = {key: said for key, said in self._said.items() if key[0] != claim.metadata.uid}
             pool = claim.metadata.labels.get(POOL_LABEL, "")
             self.ended[pool] = self.ended.get(pool, 0) + 1
             self.writer.forget({pod.metadata.uid for pod in self._pods.items()} if self.writer.evictions else set())
         elif step.conditions:
             await set_conditions(self._client, claim, step.conditions, self._clock.wall())
+
+    async def _evict(self, pod: DrainPod, claim: NodeClaim) -> None:
+        if await self.writer.evict(pod):
+            namespace, _, name = pod.name.partition("/")
+            about = ObjectReference(kind="Pod", api_version="v1", namespace=namespace, name=name, uid=pod.uid)
+            reason = condition_of_claim(claim, nodeclaim.DISRUPTION_REASON)
+            why = f": {reason.reason}" if reason is not None and reason.reason else ""
+            self._recorder.event(about, "Normal", "Evicted", f"its node {claim.status.node_name} is removed{why}")
+
+    def _report(self, claim: NodeClaim, node: Node | None, reason: str, message: str) -> None:
+        """Write an event about claim and node, unless the same one was written lately."""
+        now, key = self._clock.now(), (claim.metadata.uid, reason)
+        said, at = self._said.get(key, ("", 0.0))
+        if said == message and now - at < REPEAT_SECONDS:
+            return
+        self._said[key] = (message, now)
+        for about in (claim, node):
+            if about is not None:
+                self._recorder.event(about, "Warning", reason, message)
 
     async def _terminate(self, claim: NodeClaim) -> None:
         provider_id = claim.status.provider_id

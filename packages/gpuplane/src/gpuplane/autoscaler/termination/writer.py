@@ -73,8 +73,8 @@ class EndWriter:
         except (NotFound, Conflict) as error:  # gone, or another one of this name
             log.debug("already deleted kind=%s name=%s: %s", kind.RESOURCE.kind, name, error)
 
-    async def evict(self, pod: DrainPod) -> None:
-        """Ask for an eviction; the reason of a refusal is remembered."""
+    async def evict(self, pod: DrainPod) -> bool:
+        """Ask for an eviction; returns whether the pod goes. The reason of a refusal is remembered."""
         namespace, _, name = pod.name.partition("/")
         body = {
             "apiVersion": "policy/v1",
@@ -96,6 +96,8 @@ class EndWriter:
             self._count(201)
             self.evictions.pop(pod.uid, None)
             log.info("evicted pod=%s", pod.name)
+            return True
+        return False
 
     async def delete_pod(self, deletion: ForcedDeletion) -> None:
         """Delete a pod with the grace that is left until the deadline of its node."""
