@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.api import nodeclaim
+from gpuplane.autoscaler.disruption.eviction_budgets import (
+    EvictionBudget,
+    EvictionBudgetSpec,
+    EvictionBudgetStatus,
+    compile_budgets,
+)
 from gpuplane.autoscaler.disruption.observe import DELETION_COST_ANNOTATION, weigh_pod, why_held
 from gpuplane.autoscaler.termination.observe import drain_pod, hold_end
 from kubekit.api.core import Pod, PodSpec, PodStatus
 from kubekit.api.meta import ObjectMeta
+from kubekit.scheduling.selectors import Selector, compile_selector
 
 NOW = 1_795_000_000.0
 
@@ -59,3 +69,66 @@ def test_a_pod_that_leaves_already_holds_its_node_no_more() -> None:
 def test_a_duration_holds_from_the_start_of_the_pod() -> None:
     held = pod({nodeclaim.DO_NOT_DISRUPT: "1h"})
     assert why_held(held, {}, NOW + 3599.0) and not why_held(held, {}, NOW + 3601.0)
+
+
+def budget(name: str, selector: dict[str, Any] | None, allowed: int = 0) -> EvictionBudget:
+    status = EvictionBudgetStatus(disruptions_allowed=allowed)
+    meta = ObjectMeta(name=name, namespace="ml")
+    return EvictionBudget(metadata=meta, spec=EvictionBudgetSpec(selector=selector), status=status)
+
+
+keys, values = st.sampled_from("ab"), st.sampled_from("xyz")
+expressions = st.one_of(
+    st.builds(
+        lambda key, operator, some: {"key": key, "operator": operator, "values": some},
+        keys,
+        st.sampled_from(["In", "NotIn"]),
+        st.lists(values, min_size=1, max_size=3),
+    ),
+    st.builds(
+        lambda key, operator: {"key": key, "operator": operator}, keys, st.sampled_from(["Exists", "DoesNotExist"])
+    ),
+)
+selectors = st.fixed_dictionaries(
+    {}, optional={"matchLabels": st.dictionaries(keys, values), "matchExpressions": st.lists(expressions, max_size=2)}
+)
+
+
+@given(some=st.lists(st.one_of(st.none(), selectors), max_size=6), labels=st.dictionaries(keys, values))
+def test_a_pod_has_the_budgets_whose_selectors_match(some: list[dict[str, Any] | None], labels: dict[str, str]) -> None:
+    budgets = [budget(f"b{number}", selector) for number, selector in enumerate(some)]
+    matching = {
+        one.metadata.name
+        for one in budgets
+        if one.spec.selector is not None and compile_selector(one.spec.selector).matches(labels)
+    }
+    index = compile_budgets(budgets).get("ml")
+    found = {one.name for one in index.covering(labels)} if index is not None else set()
+    assert found <= matching and len(found) == min(2, len(matching))
+
+
+def test_thousands_of_budgets_of_one_namespace_cost_its_pods_a_look_at_their_own_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+    matches = Selector.matches
+
+    def counted(self: Selector, labels: Mapping[str, str]) -> bool:
+        nonlocal looks
+        looks += 1
+        return matches(self, labels)
+
+    monkeypatch.setattr(Selector, "matches", counted)
+    many = [budget(f"b{number}", {"matchLabels": {"app": str(number)}}) for number in range(5000)]
+    written = msgspec.structs.replace(pod(), metadata=ObjectMeta(name="p", namespace="ml", labels={"app": "7"}))
+    assert why_held(written, compile_budgets(many), NOW) == "PodDisruptionBudget b7 admits no eviction of ml/p"
+    assert looks == 1
+    hostile = {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["7"]}]}
+    for selector in (hostile, {"matchLabels": {"app": "7"}, **hostile}):
+        some = compile_budgets([budget(f"b{number}", selector) for number in range(5000)])
+        assert why_held(written, some, NOW) == "pod ml/p may have more than 500 PodDisruptionBudgets"
+    assert looks == 1
+    shared = [budget(f"b{n}", {"matchLabels": {"a-part-of": "all", "app": str(n)}}) for n in range(5000)]
+    labels = {"a-part-of": "all", "app": "7"}
+    written = msgspec.structs.replace(pod(), metadata=ObjectMeta(name="p", namespace="ml", labels=labels))
+    assert why_held(written, compile_budgets(shared), NOW).startswith("PodDisruptionBudget b7 ")

@@ -35,12 +35,11 @@ from gpuplane.autoscaler.disruption.consolidation import (
     why_unconsolidatable,
 )
 from gpuplane.autoscaler.disruption.drift_watch import DriftWatch
+from gpuplane.autoscaler.disruption.eviction_budgets import EvictionBudget, compile_budgets
 from gpuplane.autoscaler.disruption.facts import DRIFTED, EMPTY, UNDERUTILIZED, DisruptableNode, DisruptionPlan
 from gpuplane.autoscaler.disruption.figures import DisruptionFigures
 from gpuplane.autoscaler.disruption.marks_controller import MarksController
 from gpuplane.autoscaler.disruption.observe import (
-    EvictionBudget,
-    compile_budgets,
     disruptable_node,
     is_moving,
     is_tainted,

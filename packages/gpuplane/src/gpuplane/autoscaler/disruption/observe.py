@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
-
-import msgspec
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from gpuplane.api import karpenter, nodeclaim
 from gpuplane.api.durations import duration
 from gpuplane.api.karpenter import DeclaredPool, Provisioner
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.upgrade import unix_time
+from gpuplane.autoscaler.disruption.eviction_budgets import MOST_SEARCHED, EvictionBudgets
 from gpuplane.autoscaler.disruption.facts import DisruptableNode, PodWeight
 from gpuplane.autoscaler.disruption.marks import MarkedClaim
 from gpuplane.autoscaler.termination.claim_conditions import condition_of_claim, holds
@@ -25,9 +24,6 @@ from gpuplane.autoscaler.termination.observe import (
     tolerates_disruption,
 )
 from kubekit.api.core import Node, Pod
-from kubekit.api.kinds import built_in
-from kubekit.api.meta import ObjectMeta, Resource, Struct
-from kubekit.scheduling.selectors import Selector, compile_selector
 
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 _COST: Final = re.compile(r"-?[0-9]{1,10}")
@@ -36,53 +32,6 @@ _MOST_COST: Final = 10.0
 _TRUE: Final = "true"
 MOVING_SECONDS: Final = 20.0
 """Longest time from the deletion of a claim until the successors of its pods are counted elsewhere."""
-
-
-class EvictionBudgetSpec(Struct):
-    """`spec` of a PodDisruptionBudget: its pods."""
-
-    selector: dict[str, Any] | None = None
-    unhealthy_pod_eviction_policy: str = ""
-
-
-class EvictionBudgetStatus(Struct):
-    """`status` of a PodDisruptionBudget: how many evictions it admits now."""
-
-    disruptions_allowed: int = 0
-
-
-class EvictionBudget(Struct):
-    """A PodDisruptionBudget."""
-
-    RESOURCE: ClassVar[Resource] = built_in("policy/v1", "PodDisruptionBudget")
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: EvictionBudgetSpec = EvictionBudgetSpec()
-    status: EvictionBudgetStatus = EvictionBudgetStatus()
-
-
-class CompiledBudget(msgspec.Struct, frozen=True):
-    """A PodDisruptionBudget with its selector compiled. `always`: it lets pods go that are not ready."""
-
-    name: str
-    selector: Selector | None
-    allowed: int
-    always: bool
-
-
-EvictionBudgets = Mapping[str, Sequence[CompiledBudget]]
-"""Namespace -> its PodDisruptionBudgets."""
-
-
-def compile_budgets(budgets: Iterable[EvictionBudget]) -> EvictionBudgets:
-    """Return the budgets by namespace."""
-    found: dict[str, list[CompiledBudget]] = {}
-    for one in budgets:
-        selector = compile_selector(one.spec.selector) if one.spec.selector is not None else None
-        always = one.spec.unhealthy_pod_eviction_policy == "AlwaysAllow"
-        compiled = CompiledBudget(one.metadata.name, selector, one.status.disruptions_allowed, always)
-        found.setdefault(one.metadata.namespace, []).append(compiled)
-    return found
 
 
 def weigh_pod(pod: Pod, budgets: EvictionBudgets, now: float) -> PodWeight:
@@ -101,9 +50,12 @@ def why_held(pod: Pod, budgets: EvictionBudgets, now: float) -> str:
         return f"pod {meta.namespace}/{meta.name} has {held_by(pod)}"
     if is_daemon(pod) or is_mirror(pod) or tolerates_disruption(pod.spec.tolerations):
         return ""
-    covering = [
-        one for one in budgets.get(meta.namespace, ()) if one.selector is not None and one.selector.matches(meta.labels)
-    ]
+    of_namespace = budgets.get(meta.namespace)
+    if of_namespace is None:
+        return ""
+    if of_namespace.are_too_many(meta.labels):
+        return f"pod {meta.namespace}/{meta.name} may have more than {MOST_SEARCHED} PodDisruptionBudgets"
+    covering = of_namespace.covering(meta.labels)
     if len(covering) > 1:
         names = " and ".join(one.name for one in covering)
         return f"pod {meta.namespace}/{meta.name} has more than one PodDisruptionBudget, {names}: it cannot be evicted"
