@@ -115,11 +115,11 @@ def test_a_bill_counts_seconds_at_the_price_and_a_minute_at_least():
     assert [one.dollars for one in bill.instances] == [0.2104, round(0.526 / 60, 6)]
     assert bill.dollars_per_hour == 0.2104
     assert bill.dollars == round(0.2104 + round(0.526 / 60, 6), 6)
-    text = "\n".join(bill_lines(bill))
+    text = "\n".join(bill_lines(bill, 80))
     assert "now 0.2104 $/h, so far 0.2192 $" in text
     assert "ip-10-0-16-7" not in text
-    assert max(map(len, bill_lines(bill))) <= 100
-    assert "ip-10-0-16-7" in "\n".join(bill_lines(bill, wide=True))
+    assert max(map(len, bill_lines(bill, 80))) <= 80
+    assert "ip-10-0-16-7" in "\n".join(bill_lines(bill))
     assert bill_lines(make_bill([], {}, {}, 0)) == ["no instance was launched so far"]
 
 

@@ -41,7 +41,7 @@ class Lab:
             aws_secret_access_key=found["AWS_SECRET_ACCESS_KEY"],
         )
 
-    def launch(self, kind: str = "spot", machine: str = "g4dn.xlarge") -> str:
+    def launch(self, kind: str = "spot", machine: str = "g4dn.xlarge", token: str = "") -> str:
         """Launch one instance of the printed launch template; its id."""
         subnets = self.ec2.describe_subnets(Filters=[{"Name": "tag:karpenter.sh/discovery", "Values": ["demo"]}])
         overrides = [{"InstanceType": machine, "SubnetId": subnets["Subnets"][0]["SubnetId"]}]
@@ -50,6 +50,7 @@ class Lab:
             Type="instant",
             LaunchTemplateConfigs=[{"LaunchTemplateSpecification": template, "Overrides": overrides}],
             TargetCapacitySpecification={"TotalTargetCapacity": 1, "DefaultTargetCapacityType": kind},
+            **({"ClientToken": token} if token else {}),
         )
         instance: str = answer["Instances"][0]["InstanceIds"][0]
         return instance
@@ -183,22 +184,52 @@ async def test_people_take_instances_back_and_make_them_slow_or_rare(lab):
     await lab.joined(slow)
 
 
-async def test_a_cloud_that_was_killed_has_lost_its_instances_and_their_machines_go(lab):
-    instance = lab.launch()
-    node = await lab.joined(instance)
-    name = node.metadata.name
-    cloud, kubelet = lab.directory.running(COMPONENT), lab.directory.running(f"kubelet-{name}")
+async def restarted(lab):
+    """Kill the cloud's process; returns when another one answers."""
+    cloud = lab.directory.running(COMPONENT)
     assert cloud is not None
-    assert kubelet is not None
     os.kill(cloud.pid, signal.SIGKILL)
 
-    async def gone() -> bool:
-        return not processes.alive(kubelet) and await lab.node_of(instance) is None
+    def another() -> bool:
+        found = lab.directory.running(COMPONENT)
+        return found is not None and found.pid != cloud.pid and answers(lab.address)
 
-    await until(gone, seconds=PATIENCE_SECONDS)
-    await until(lambda: not (lab.directory.nodes / name).exists(), seconds=PATIENCE_SECONDS)
-    await until(lambda: asyncio.to_thread(answers, lab.address), seconds=PATIENCE_SECONDS)
-    await lab.joined(lab.launch())
+    await until(lambda: asyncio.to_thread(another), seconds=PATIENCE_SECONDS)
+
+
+async def test_a_cloud_that_was_killed_has_its_instances_their_tokens_and_machines(lab):
+    instance = lab.launch(token="one")
+    node = await lab.joined(instance)
+    kubelet = lab.directory.running(f"kubelet-{node.metadata.name}")
+    ask(lab.address, "POST", "capacity", CapacityOrder("g5.xlarge"))
+    templates = lab.ec2.describe_launch_templates()["LaunchTemplates"]
+    late = lab.launch(token="two")  # killed in the middle: the answer is there, the machine perhaps not
+    await restarted(lab)
+    assert lab.state(instance) == "running"
+    assert lab.directory.running(f"kubelet-{node.metadata.name}") == kubelet, "its machine went on"
+    assert lab.launch(token="one") == instance, "no instance is bought twice"
+    assert lab.launch(token="two") == late
+    assert lab.ec2.describe_launch_templates()["LaunchTemplates"] == templates
+    assert ask(lab.address, "GET", "faults")["closed"][0]["machine"] == "g5.xlarge"
+    await lab.joined(late)
+    bill = ask(lab.address, "GET", "bill")["instances"]
+    assert {one["id"]: one["node"] for one in bill}.keys() == {instance, late}
+    assert all(one["node"] for one in bill)
+
+
+async def test_a_cloud_killed_in_a_termination_ends_it(lab):
+    first, second = lab.launch(), lab.launch()
+    nodes = [await lab.joined(one) for one in (first, second)]
+    lab.ec2.terminate_instances(InstanceIds=[first])
+    await restarted(lab)
+    await lab.gone(first, nodes[0].metadata.name)
+    assert lab.state(second) == "running"
+    lab.ec2.terminate_instances(InstanceIds=[second])
+    await until(
+        lambda: not (lab.directory.nodes / nodes[1].metadata.name).exists(), poll=0.01, seconds=PATIENCE_SECONDS
+    )
+    await restarted(lab)
+    await lab.gone(second, nodes[1].metadata.name)
 
 
 async def test_a_supervisor_that_was_killed_finds_the_nodes_again(lab):

@@ -1,7 +1,7 @@
 """Makes a machine of each instance that runs, and removes the machine of each that ended.
 
-Level-triggered: it compares the instances with the cluster's nodes after each change and once a second. A cloud that
-was killed has lost its instances, as moto keeps them in memory; then their machines are removed.
+Level-triggered: it compares the instances with the cluster's nodes after each change and once a second. After a kill it
+ends what had begun to end, and takes the other machines as they are.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from gpulab.cloud.booting import cloud_nodes, node_spec, plan_boots
 from gpulab.cloud.endpoint import CloudEndpoint
@@ -46,9 +46,21 @@ class Booter:
     def changed(self) -> None:
         self._loop.call_soon_threadsafe(self._wake.set)
 
+    def kept(self) -> dict[str, Any]:
+        """Return what `restore` takes."""
+        return {"ended": self.ended, "nodes": self.nodes, "dead": self._dead, "seen": self._seen}
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """Go on from what an earlier process kept."""
+        self.ended, self.nodes = parts["ended"], parts["nodes"]
+        self._dead, self._seen = parts["dead"], parts["seen"]
+
     async def run(self, endpoint: CloudEndpoint) -> None:
         """Until cancelled."""
+        with endpoint.lock:
+            endpoint.machines.update(cloud_nodes(self._directory.spec().nodes))
         await self._sweep()
+        await self._finish(endpoint)
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
@@ -61,6 +73,12 @@ class Booter:
         for place in self._directory.nodes.iterdir():
             if place.name not in listed:
                 await remove_node(self._directory, place.name)
+
+    async def _finish(self, endpoint: CloudEndpoint) -> None:
+        """End the instances whose machine went just before a kill."""
+        for instance in endpoint.instances():
+            if instance.state == SHUTTING_DOWN and instance.id not in endpoint.machines:
+                await self._leave(endpoint, instance.id, self.nodes.get(instance.id, ""))
 
     def _step(self, endpoint: CloudEndpoint, group: asyncio.TaskGroup) -> float | None:
         instances = endpoint.instances()
@@ -76,7 +94,8 @@ class Booter:
             node = node_spec(instance, endpoint.region)
             with endpoint.lock:
                 endpoint.machines.add(instance.id)
-            self.nodes[instance.id] = node.name
+                self.nodes[instance.id] = node.name
+                endpoint.keep()
             add_node(self._directory, node)
             log.info("booted instance=%s type=%s node=%s", instance.id, instance.machine, node.name)
         for instance_id, name in plan.leaves:
@@ -104,8 +123,9 @@ class Booter:
 
     async def _left(self, name: str, instance: str) -> bool:
         try:
-            await remove_node(self._directory, name)
-            await self._forget(name, instance)
+            if name:
+                await remove_node(self._directory, name)
+                await self._forget(name, instance)
         except (KubekitError, OSError) as error:
             log.warning("the machine is not removed, trying again instance=%s node=%s: %s", instance, name, error)
             return False

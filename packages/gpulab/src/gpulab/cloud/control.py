@@ -87,7 +87,11 @@ class CloudControl:
         if order is None:
             return _json(404, {"what": f"the cloud has no {path!r}", "cure": ""})
         try:
-            return _json(200, order())
+            found = order()
+            if method == "POST":
+                with self.endpoint.lock:
+                    self.endpoint.keep()
+            return _json(200, found)
         except InvalidInput as error:
             return _json(400, {"what": error.what, "cure": error.cure})
         except msgspec.DecodeError as error:

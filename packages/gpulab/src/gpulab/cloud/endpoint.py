@@ -5,6 +5,7 @@ Invariants:
 - A launch with the client token of an earlier one launches nothing: it has the answer of the earlier one.
 - An instance is terminated only when its machine is off.
 - Requests of the cloud itself have no faults.
+- What a request changed is kept on disk before it is answered.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _XML: Final = "text/xml;charset=UTF-8"
 _JSON: Final = "application/x-amz-json-1.1"
 _CHANGES: Final = ("RunInstances", "CreateFleet", "TerminateInstances", "StopInstances", "StartInstances")
 _LAUNCHES: Final = ("RunInstances", "CreateFleet")
+_READS: Final = ("Describe", "Get")
 _DROPPED: Final = CloudAnswer(0, "", b"")
 
 
@@ -59,6 +61,7 @@ class CloudEndpoint:
         self.faults = faults
         self.machines: set[str] = set()
         self.made: CloudRegion | None = None
+        self.keep: Callable[[], None] = _keep_nothing  # called under the lock after each change
         self._clock = clock
         self._changed = changed
         self._control = control
@@ -66,9 +69,29 @@ class CloudEndpoint:
         self._state = MotoRegion(ACCOUNT, region)
         self._launched: dict[str, tuple[bytes, bytes]] = {}  # client token -> (digest of the request, answer)
         self._fleets = 0
+        self._restrict()
+
+    def _restrict(self) -> None:
         lacking = self._state.restrict(cloud_types(), ZONES)
         if lacking:
             log.warning("EC2 does not describe types=%s", ",".join(sorted(lacking)))
+
+    def kept(self) -> dict[str, Any]:
+        """Return what `restore` takes. The caller holds the lock, and makes a copy."""
+        return {
+            "ec2": self._state.kept(),
+            "launched": self._launched,
+            "fleets": self._fleets,
+            "made": self.made,
+            "faults": self.faults,
+        }
+
+    def restore(self, parts: Mapping[str, Any]) -> None:
+        """Go on from what an earlier process kept."""
+        self._state.restore(parts["ec2"], ACCOUNT)
+        self._launched, self._fleets = parts["launched"], parts["fleets"]
+        self.made, self.faults = parts["made"], parts["faults"]
+        self._restrict()
 
     def __call__(self, wsgi: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         answer = self._answer(wsgi)
@@ -87,6 +110,7 @@ class CloudEndpoint:
     def set_state(self, instance: str, state: str) -> None:
         with self.lock:
             self._state.set_state(instance, state)
+            self.keep()
 
     def set_architecture(self, image: str) -> None:
         with self.lock:
@@ -97,6 +121,7 @@ class CloudEndpoint:
         with self.lock:
             self._moto.call("ec2", "TerminateInstances", {"InstanceId.1": instance})
             self._after()
+            self.keep()
         self._changed()
 
     def send_notice(self, text: str) -> None:
@@ -158,6 +183,8 @@ class CloudEndpoint:
         with self.lock:
             answer = self._moto.forward(wsgi)
             self._after()
+            if not request.action.startswith(_READS):
+                self.keep()
             return answer
 
     def _after(self) -> None:
@@ -186,6 +213,7 @@ class CloudEndpoint:
         answer = xml_answer("CreateFleet", fleet_answer(request, choice, fleet, instances))
         if request.token and instances:
             self._launched[request.token] = (digest, answer)
+        self.keep()
         for instance in instances:
             assert choice.chosen is not None
             log.info("launched instance=%s type=%s as=%s", instance, choice.chosen.machine, request.capacity_type)
@@ -196,6 +224,10 @@ class CloudEndpoint:
 
     def _open(self, request: FleetRequest) -> Callable[[str, str], bool]:
         return lambda name, zone: self.faults.is_open(name, zone, request.capacity_type, self._clock())
+
+
+def _keep_nothing() -> None:
+    """Until the region is made, and in tests: nothing is on disk."""
 
 
 def _instance_ids(body: bytes) -> list[str]:

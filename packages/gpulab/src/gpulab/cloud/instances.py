@@ -50,6 +50,17 @@ class MotoRegion:
 
         self._ec2 = ec2_backends[account][region]
 
+    def kept(self) -> Any:
+        """Return what `restore` takes."""
+        return self._ec2
+
+    def restore(self, kept: Any, account: str) -> None:
+        """Take the objects of an earlier process."""
+        from moto.ec2.models import ec2_backends
+
+        ec2_backends[account][kept.region_name] = kept
+        self._ec2 = kept
+
     def instances(self) -> list[LabInstance]:
         """Return all instances, in the order of their launch; those that ended too."""
         return [_read(found) for found in self._ec2.all_instances()]

@@ -15,6 +15,7 @@ from gpulab.cloud.booter import Booter
 from gpulab.cloud.control import CloudControl
 from gpulab.cloud.endpoint import CloudEndpoint
 from gpulab.cloud.faults import CloudFaults
+from gpulab.cloud.keeping import read_state, save_state, state_file
 from gpulab.cloud.region import RegionMaker
 from gpulab.cloud.settings import CloudAddress, read_address, read_settings, write_address
 from gpulab.cloud.templates import merged
@@ -39,6 +40,10 @@ async def run(directory: ClusterDirectory, kubeconfig: Path) -> None:
         faults = CloudFaults()
         faults.boot_seconds = settings.boot_seconds
         endpoint = await asyncio.to_thread(CloudEndpoint, REGION, faults, time.time, booter.changed, control.answer)
+        kept = await asyncio.to_thread(read_state, state_file(directory))
+        if kept is not None:
+            endpoint.restore(kept)
+            booter.restore(kept["booter"])
         known = read_address(directory)
         server = serve(endpoint, known.port if known is not None else 0)
         address = CloudAddress(f"http://{HOST}:{server.port}", server.port, REGION)
@@ -46,9 +51,19 @@ async def run(directory: ClusterDirectory, kubeconfig: Path) -> None:
         thread.start()
         try:
             maker = await asyncio.to_thread(RegionMaker, address)
-            endpoint.made = await asyncio.to_thread(maker.make, merged(settings.launch_templates))
-            for image in endpoint.made.parameters.values():
-                endpoint.set_architecture(image)
+            if endpoint.made is None:
+                endpoint.made = await asyncio.to_thread(maker.make, merged(settings.launch_templates))
+                for image in endpoint.made.parameters.values():
+                    endpoint.set_architecture(image)
+            else:
+                endpoint.made.queue = await asyncio.to_thread(maker.make_queue)
+
+            def keep() -> None:
+                save_state(state_file(directory), {**endpoint.kept(), "booter": booter.kept()})
+
+            with endpoint.lock:
+                endpoint.keep = keep
+                keep()
             control.endpoint, control.booter, control.maker = endpoint, booter, maker
             write_address(directory, address)
             log.info("the cloud serves on %s", address.url)

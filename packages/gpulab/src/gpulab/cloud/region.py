@@ -1,6 +1,6 @@
 """Makes the region of a simulated cloud at its start: network, image, launch templates, queue.
 
-It speaks to the cloud's own endpoint as any client does. moto keeps nothing on disk, so each start makes all of it.
+It speaks to the cloud's own endpoint as any client does. After a restart only the queue is made again.
 """
 
 from __future__ import annotations
@@ -64,12 +64,17 @@ class RegionMaker:
             VpcId=vpc,
             TagSpecifications=_tagged("security-group"),
         )["GroupId"]
-        queue = self._sqs.create_queue(QueueName=CLUSTER_NAME)["QueueUrl"]
+        queue = self.make_queue()
         region = CloudRegion(group, queue, {}, list(documents))
         self._publish(region)
         for document in documents:
             self._ec2.create_launch_template(**filled(document, self._image(region), group))
         return region
+
+    def make_queue(self) -> str:
+        """Make the queue and return its address. A killed process has lost it with its notices."""
+        queue: str = self._sqs.create_queue(QueueName=CLUSTER_NAME)["QueueUrl"]
+        return queue
 
     def new_image(self, region: CloudRegion) -> str:
         """Publish newer images, and a new version of each launch template with it; return the GPU image's id."""
