@@ -19,12 +19,16 @@ class CloudMeasured(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All figures of one run.
 
     `bought` is the type of each pool's instances, `advertised` the GPUs of its nodes, `holders` the nodes that all pods
-    run on, by pool. `left` are instances, nodes and claims that were there after the end, None if that never came.
+    run on, by pool. `launched_seconds` is from the pods to their instances, `placed_seconds` from the GPUs of the last
+    node to the last pod that runs; the boot lies between them. `left` are instances, nodes and claims that were there
+    after the end, None if that never came.
     """
 
     bought: dict[str, list[str]] = {}
     advertised: dict[str, list[str]] = {}
     running_seconds: float | None = None
+    launched_seconds: float = 0.0
+    placed_seconds: float = 0.0
     holders: dict[str, list[str]] = {}
     dollars_per_hour: float = 0.0
     dollars_per_pod: float = 0.0  # an hour, of the cheapest instance with one GPU
