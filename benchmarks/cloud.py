@@ -36,7 +36,7 @@ def main() -> None:
         runs = [told() for _ in range(RUNS)]
 
     def median(*names: str) -> float:
-        return statistics.median(sum(run[name] for name in names) for run in runs)
+        return float(statistics.median(sum(run[name] for name in names) for run in runs))
 
     show("two pods: pending to running, all", median("runningSeconds"), "s")
     show("  pending to launched", median("launchedSeconds"), "s")

@@ -93,6 +93,8 @@ class CloudActs(Acts):
         system = names.OPERATOR_NAMESPACE
         async with watching(client, Pod, system) as pods:
             await pods.until(lambda: bool(pods.items()) and all(map(_runs, pods.items())))
+        async with watching(client, Provisioner) as pools:
+            await pools.until(lambda: sum(map(_is_ready, pools.items())) == len(PODS))
 
     async def _buy(self, client: Client) -> None:
         began = self._story.clock()
@@ -175,6 +177,11 @@ class CloudActs(Acts):
     async def _bill(self) -> Any:
         assert self._address is not None
         return await asyncio.to_thread(ask, self._address, "GET", "bill")
+
+
+def _is_ready(pool: Provisioner) -> bool:
+    """Return whether nodes can be bought for a pool: the autoscaler has asked the cloud for its types and images."""
+    return any(condition.type == "Ready" and condition.status == "True" for condition in pool.status.conditions)
 
 
 def _runs(pod: Pod) -> bool:
