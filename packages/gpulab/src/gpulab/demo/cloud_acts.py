@@ -15,12 +15,13 @@ from gpulab.cloud.client import ask
 from gpulab.cloud.instances import TERMINATED
 from gpulab.cloud.settings import CLUSTER_NAME, CloudAddress, environment
 from gpulab.clusters import up
-from gpulab.demo.acts import Acts
+from gpulab.demo.acts import Acts, stage_holds
 from gpulab.demo.cloud_verdict import ALLOCATABLE, PODS, CloudMeasured, judge_cloud
 from gpulab.demo.following import watching
 from gpulab.demo.verdict import Promise
 from gpulab.up import cloud_address
 from gpuplane import names
+from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.api.karpenter import POOL_LABEL, Provisioner
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.autoscaler.catalogue import SPOT
@@ -109,6 +110,9 @@ class CloudActs(Acts):
             launched_seconds=launched.result(),
             placed_seconds=round(max(0.0, running.result() - advertised.result()), 2),
         )
+        # NB: ten pods that hold all replicas would leave none to the pod that validates the device plugin.
+        async with watching(client, GPUNode) as nodes:
+            await nodes.until(lambda: sum(stage_holds(node, StageName.READY) for node in nodes.items()) == len(PODS))
 
     async def _since(self, began: float, work: Awaitable[Any]) -> float:
         """Return the seconds from `began` to the end of some work."""
