@@ -27,7 +27,6 @@ def test_a_bound_pod_holds_the_gpu_that_its_assignment_names(caplog: Any) -> Non
     part = Part(uuid=UUID, index=0, core=100, memory_mib=15360)
     annotations = to_annotations(Assignment(containers={"train": (part,)}), request, "n1", 0)
     view = view_pod(msgspec.convert(bound(annotations), RawPod))
-    assert view is not None
     assert view.assignment is not None
     assert [part.uuid for part in view.assignment.containers["train"]] == [UUID]
     assert not caplog.records
@@ -35,5 +34,5 @@ def test_a_bound_pod_holds_the_gpu_that_its_assignment_names(caplog: Any) -> Non
 
 def test_the_pod_of_a_validator_holds_nothing_of_its_node() -> None:
     raw = bound({}, namespace=names.OPERATOR_NAMESPACE, app=names.VALIDATION_POD)
-    assert view_pod(msgspec.convert(raw, RawPod)) is None
-    assert view_pod(msgspec.convert(bound({}, app=names.VALIDATION_POD), RawPod)) is not None
+    assert view_pod(msgspec.convert(raw, RawPod)).info is None
+    assert view_pod(msgspec.convert(bound({}, app=names.VALIDATION_POD), RawPod)).info is not None

@@ -51,10 +51,13 @@ def read_pod(pod: Mapping[str, Any]) -> PodReading:
     info, request, trouble = compile_pod(pod), Request(), ""
     try:
         request = kind_of(request_of(msgspec.convert(pod, Pod)))
+        pod_conditions(info)
     except InvalidInput as error:
         trouble = f"{error.what}; {error.cure}" if error.cure else error.what
     except msgspec.ValidationError as error:
         raise InvalidInput(str(error), where=f"Pod/{info.key}", cure="correct the field") from error
+    except (ValueError, IndexError) as error:
+        trouble = f"its node affinity cannot be read: {error}"
     return info, request, trouble
 
 
@@ -135,6 +138,8 @@ def selected_values(asks: Iterable[PodAsk]) -> dict[str, frozenset[str]]:
     """Return label -> the values that pods select of it."""
     found: dict[str, set[str]] = {}
     for ask in asks:
+        if ask.trouble:
+            continue
         for key, condition in pod_conditions(ask.info).items():
             if not condition.complement:
                 found.setdefault(key, set()).update(condition.values)

@@ -52,12 +52,42 @@ class Compatibility:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], bool] = {}
+        self._admitted: dict[tuple[int, int], tuple[PoolOptions, tuple[NodeOption, ...], dict[str, NodeOption]]] = {}
 
     def __call__(self, ask: PodAsk, option: NodeOption) -> bool:
         pair = (ask.place, id(option))
         known = self._known.get(pair)
         if known is None:
             known = self._known[pair] = admits_pod(ask.info, option.facts)
+        return known
+
+    def admitted(self, ask: PodAsk, found: PoolOptions) -> tuple[NodeOption, ...]:
+        """Return the options of a pool that admit a pod, whatever room there is."""
+        return self._of(ask, found)[1]
+
+    def lacking(self, ask: PodAsk, found: PoolOptions) -> NodeOption | None:
+        """Return the option with most of a resource of which no option that admits the pod has enough; None if all fit.
+
+        So pods that no type can ever hold cost no look at each type.
+        """
+        most = self._of(ask, found)[2]
+        for name, amount in ask.info.requests.items():
+            option = most.get(name)
+            if option is not None and name not in IGNORED and amount > option.free.get(name, 0):
+                return option
+        return None
+
+    def _of(self, ask: PodAsk, found: PoolOptions) -> tuple[PoolOptions, tuple[NodeOption, ...], dict[str, NodeOption]]:
+        place = (ask.place, id(found))
+        known = self._admitted.get(place)
+        if known is None:
+            admitted = tuple(one for one in found.options if self(ask, one))
+            most: dict[str, NodeOption] = {}
+            for one in admitted:
+                for name, amount in one.free.items():
+                    if name not in most or amount > most[name].free[name]:
+                        most[name] = one
+            known = self._admitted[place] = (found, admitted, most)
         return known
 
 

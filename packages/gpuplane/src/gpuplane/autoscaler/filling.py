@@ -269,11 +269,10 @@ class ClaimFilling:
         place = (ask.number, id(found))
         known = self._starts.get(place)
         if known is None:
-            holding = [
-                one
-                for one in found.options
-                if self._fits(ask, one) and not isinstance(hold_pod(one, {}, 0, one.gpus, ask), str)
-            ]
+            holding: list[NodeOption] = []
+            if self._fits.lacking(ask, found) is None:
+                admitted = self._fits.admitted(ask, found)
+                holding = [one for one in admitted if not isinstance(hold_pod(one, {}, 0, one.gpus, ask), str)]
             known = self._starts[place] = [tuple(holding)] if ask.free else by_offering(holding)
         return known
 

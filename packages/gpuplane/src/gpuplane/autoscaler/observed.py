@@ -7,21 +7,30 @@ kinds of `kubekit.api` lack affinity and topology, so pods and DaemonSets are de
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar, Final
+import sys
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
 from gpuplane import names
+from gpuplane.api import nodeclaim
 from gpuplane.autoscaler.asks import PodReading, read_pod
 from gpuplane.sharing.assignment import Assignment, of_pod
 from gpuplane.sharing.request import Request
-from kubekit.api.core import DaemonSet, Pod
+from kubekit.api.core import DaemonSet, Pod, PodCondition, PodSpec, PodStatus, Toleration
 from kubekit.api.meta import ObjectMeta, Resource, Struct, to_dict
 from kubekit.errors import InvalidInput
-from kubekit.scheduling.podinfo import PodInfo, compile_pod
+from kubekit.scheduling.podinfo import Affinity, PodInfo, PodToleration, Requests, SpreadConstraint, compile_pod
 
 log = logging.getLogger("gpuplane.autoscaler")
 _MIRROR: Final = "kubernetes.io/config.mirror"  # annotation of a static pod, which its kubelet made
+# What controllers of disruption and termination read of a pod.
+_ANNOTATIONS: Final = frozenset(
+    (_MIRROR, nodeclaim.DO_NOT_DISRUPT, nodeclaim.DO_NOT_EVICT, "controller.kubernetes.io/pod-deletion-cost")
+)
+_OWNERS: Final = frozenset((DaemonSet.RESOURCE.kind, "Node"))
+_CONDITION_TYPES: Final = frozenset(("Ready", "PodScheduled"))
+V = TypeVar("V")
 
 
 class RawPod(Struct):
@@ -34,9 +43,10 @@ class RawPod(Struct):
     status: dict[str, Any] = {}
 
 
-class PodView(RawPod):
-    """A pod that has not ended. Of its metadata only names, uid, version, creation and deletion are filled.
+class PodView(Pod):
+    """A pod, with the fields that some controller reads; containers and most annotations are left out.
 
+    `info` is None for a pod that neither holds nor waits: it has ended, is a validator's, or cannot be read.
     `unschedulable`: the scheduler has tried it and found no node. `daemon` is the uid of its DaemonSet, empty for other
     pods. `mirror`: its kubelet made it, so it never moves. `assignment` is what it holds of a node's GPUs.
     """
@@ -68,35 +78,112 @@ class PodView(RawPod):
         return not stays and self.info is not None and bool(self.info.node_name)
 
 
-def view_pod(pod: RawPod) -> PodView | None:
-    """Return what is kept of a pod; None for a pod that has ended or is a validator's. Raises InvalidInput.
+def view_pod(pod: RawPod) -> PodView:
+    """Return what is kept of a pod. Raises ValidationError for one whose fields are of other types.
 
     A validator's pod has a GPU of a new node for a moment. A pod that waits for this node must not get another one.
     """
+    view = _lasting(pod)
     meta = pod.metadata
     proves = meta.namespace == names.OPERATOR_NAMESPACE and meta.labels.get("app") == names.VALIDATION_POD
-    if proves or pod.status.get("phase") in ("Succeeded", "Failed"):
-        return None
+    if proves or view.status.ended:
+        return view
     raw = {"metadata": {**to_dict(meta), "namespace": meta.namespace}, "spec": pod.spec, "status": pod.status}
-    info, request, trouble = read_pod(raw)
-    owners = meta.owner_references
+    try:
+        info, request, trouble = read_pod(raw)
+    except (InvalidInput, KeyError, TypeError, AttributeError) as error:
+        log.warning("pod not read, nothing is bought for it pod=%s/%s: %s", meta.namespace, meta.name, error)
+        return view
+    return msgspec.structs.replace(
+        view,
+        info=_shared_parts(info),
+        request=_REQUESTS.same(request),
+        trouble=trouble,
+        unschedulable=not info.nominated and not info.gates and _is_unschedulable(pod.status),
+        daemon=next((owner.uid for owner in meta.owner_references if owner.kind == DaemonSet.RESOURCE.kind), ""),
+        mirror=_MIRROR in meta.annotations or any(owner.kind == "Node" for owner in meta.owner_references),
+        assignment=_assignment(raw) if info.node_name and request else None,
+    )
+
+
+def _lasting(pod: RawPod) -> PodView:
+    """Return what controllers need of any pod, also of one that has ended."""
+    meta, spec, status = pod.metadata, pod.spec, pod.status
     return PodView(
         metadata=ObjectMeta(
             name=meta.name,
-            namespace=meta.namespace,
+            namespace=sys.intern(meta.namespace),
             uid=meta.uid,
             resource_version=meta.resource_version,
             creation_timestamp=meta.creation_timestamp,
             deletion_timestamp=meta.deletion_timestamp,
+            labels=_LABELS.same(meta.labels),
+            annotations=_LABELS.same({key: text for key, text in meta.annotations.items() if key in _ANNOTATIONS}),
+            owner_references=tuple(owner for owner in meta.owner_references if owner.kind in _OWNERS),
         ),
-        info=info,
-        request=request,
-        trouble=trouble,
-        unschedulable=not info.nominated and not info.gates and _is_unschedulable(pod.status),
-        daemon=next((owner.uid for owner in owners if owner.kind == DaemonSet.RESOURCE.kind), ""),
-        mirror=_MIRROR in meta.annotations or any(owner.kind == "Node" for owner in owners),
-        assignment=_assignment(raw) if info.node_name and request else None,
+        spec=_SPECS.same(
+            PodSpec(
+                node_name=spec.get("nodeName") or "",
+                tolerations=msgspec.convert(spec.get("tolerations") or (), tuple[Toleration, ...]),
+                priority=spec.get("priority"),
+                priority_class_name=spec.get("priorityClassName") or "",
+                termination_grace_period_seconds=spec.get("terminationGracePeriodSeconds"),
+            )
+        ),
+        status=PodStatus(
+            phase=sys.intern(status.get("phase") or ""),
+            start_time=status.get("startTime"),
+            conditions=_CONDITIONS.same(
+                tuple(
+                    msgspec.structs.replace(one, message="")
+                    for one in msgspec.convert(status.get("conditions") or (), tuple[PodCondition, ...])
+                    if one.type in _CONDITION_TYPES
+                )
+            ),
+        ),
     )
+
+
+def _shared_parts(info: PodInfo) -> PodInfo:
+    """Return a pod that has in common with others what it shares with them: most are of a workload with many pods."""
+    return msgspec.structs.replace(
+        info,
+        labels=_LABELS.same(info.labels),
+        requests=_AMOUNTS.same(info.requests),
+        affinity=_AFFINITIES.same(info.affinity),
+        tolerations=_TOLERATIONS.same(info.tolerations),
+        spread=_SPREADS.same(info.spread),
+        images=(),  # no decision about nodes reads them
+    )
+
+
+class _Shared(Generic[V]):
+    """Equal values as one object. The oldest is forgotten once there are too many: that costs memory only."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, V] = {}
+
+    def same(self, value: V) -> V:
+        """Return the value, or an equal one that was passed before."""
+        key = msgspec.msgpack.encode(value)
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        if len(self._known) >= _MOST_SHARED:
+            del self._known[next(iter(self._known))]
+        self._known[key] = value
+        return value
+
+
+_MOST_SHARED: Final = 8192
+_LABELS: Final[_Shared[dict[str, str]]] = _Shared()
+_AMOUNTS: Final[_Shared[Requests]] = _Shared()
+_AFFINITIES: Final[_Shared[Affinity]] = _Shared()
+_TOLERATIONS: Final[_Shared[tuple[PodToleration, ...]]] = _Shared()
+_SPREADS: Final[_Shared[tuple[SpreadConstraint, ...]]] = _Shared()
+_REQUESTS: Final[_Shared[Request]] = _Shared()
+_SPECS: Final[_Shared[PodSpec]] = _Shared()
+_CONDITIONS: Final[_Shared[tuple[PodCondition, ...]]] = _Shared()
 
 
 def _is_unschedulable(status: dict[str, Any]) -> bool:

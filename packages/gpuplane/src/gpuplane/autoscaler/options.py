@@ -8,6 +8,7 @@ shares decide about it as about a node that exists. Pure.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -122,6 +123,9 @@ def make_options(
                 troubles[f"{machine.name}: {error}"] = None
                 continue
             for (capacity_type, price), zone in itertools.product(machine.prices, places):
+                if not 0.0 < price < math.inf:  # NaN too: no purchase can be decided by such a price
+                    troubles[f"{machine.name}: the price {price} is no price above 0"] = None
+                    continue
                 labels = {**template.facts.labels, karpenter.CAPACITY_TYPE_LABEL: capacity_type}
                 labels |= {karpenter.ZONE_LABEL: zone} if zone else {}
                 labels |= {REGION_LABEL: region} if region else {}

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from gpuplane.autoscaler.cloud import CloudView
 from gpuplane.autoscaler.creation import ClaimWriter, pods_of
-from gpuplane.autoscaler.observed import PodView, RawPod
+from gpuplane.autoscaler.observed import PodView
 from gpuplane.autoscaler.purchase import NodePurchase, decide_purchase
 from gpuplane.autoscaler.snapshot import ClusterSnapshot, take_snapshot
 from gpuplane.autoscaler.watch import ClusterWatch
+from kubekit.api.core import Pod
 from kubekit.kube import Clock, Controller, EventRecorder, Source
 
 log = logging.getLogger("gpuplane.autoscaler")
@@ -148,7 +149,7 @@ class ProvisioningController:
             node.metadata.deletion_timestamp for node in self._watch.nodes.items()
         )
 
-    def _of_pod(self, pod: RawPod) -> Iterable[str]:
+    def _of_pod(self, pod: Pod) -> Iterable[str]:
         if isinstance(pod, PodView) and pod.waits:
             self._batch.trigger()
             return (KEY,)

@@ -126,8 +126,9 @@ def _cover(
     owners: dict[PatternMachine, PoolOptions] = {}
     seen: set[object] = set()
     for found in pools:
+        possible = [number for number in waiting if fits.lacking(kinds[number][1], found) is None]
         for option in found.options:
-            admitted = {number: kinds[number] for number in waiting if fits(kinds[number][1], option)}
+            admitted = {number: kinds[number] for number in possible if fits(kinds[number][1], option)}
             # Offerings that differ in nothing that matters to these pods, such as the zone, are one: the cheapest.
             alike = (option.machine.name, id(found), tuple(sorted(option.free.items())), tuple(admitted))
             if admitted and alike not in seen:
@@ -154,23 +155,26 @@ def _answer(
     nodes.sort(key=lambda node: (node.option.pool.name, node.option.price, node.option.machine.name, node.pods))
     waiting: dict[str, tuple[str, ...]] = {}
     known: dict[int, tuple[str, ...]] = {}
+    fits = Compatibility()
     for ask in left:
         if ask.number not in known:
-            known[ask.number] = why_not(ask, pools, limits)
+            known[ask.number] = why_not(ask, pools, limits, fits)
         waiting[ask.key] = known[ask.number]
     return NodePurchase(tuple(nodes), waiting, filling.placed)
 
 
-def why_not(ask: PodAsk, pools: Sequence[PoolOptions], limits: PoolLimits) -> tuple[str, ...]:
+def why_not(
+    ask: PodAsk, pools: Sequence[PoolOptions], limits: PoolLimits, fits: Compatibility | None = None
+) -> tuple[str, ...]:
     """Return why a pod gets no node: a line for each pool, with the first rule that excludes the pod."""
     if ask.trouble:
         return (ask.trouble,)
     if not pools:
         return ("there is no node pool",)
-    return tuple(f"{found.pool.name}: {_why_not(ask, found, limits)}" for found in pools)
+    return tuple(f"{found.pool.name}: {_why_not(ask, found, limits, fits or Compatibility())}" for found in pools)
 
 
-def _why_not(ask: PodAsk, found: PoolOptions, limits: PoolLimits) -> str:
+def _why_not(ask: PodAsk, found: PoolOptions, limits: PoolLimits, fits: Compatibility) -> str:
     if found.trouble:
         return found.trouble
     taint = filters.untolerated(found.options[0].facts.taints, ask.info.tolerations)
@@ -179,12 +183,15 @@ def _why_not(ask: PodAsk, found: PoolOptions, limits: PoolLimits) -> str:
     wanted = pod_conditions(ask.info)
     if conflict := first_conflict(found.conditions, wanted):
         return conflict
-    admitted = [one for one in found.options if filters.check_affinity(ask.info, one.facts) is None]
+    admitted = fits.admitted(ask, found)
     if not admitted:
         for key, condition in sorted(wanted.items()):
             if not any(condition.admits(one.facts.labels.get(key)) for one in found.options):
                 return f"{key}: the pod wants {condition}, and no node of the pool would have it"
         return "no node of the pool would satisfy the pod's node affinity"
+    if (nearest := fits.lacking(ask, found)) is not None:
+        refusal = hold_pod(nearest, {}, 0, nearest.gpus, ask)
+        return f"no type holds the pod; the nearest is {nearest.machine.name}: {refusal}"
     refusals = {one.machine.name: hold_pod(one, {}, 0, one.gpus, ask) for one in admitted}
     if roomy := [one for one in admitted if not isinstance(refusals[one.machine.name], str)]:
         if all(limits.lacking(one) for one in roomy):

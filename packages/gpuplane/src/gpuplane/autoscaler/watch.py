@@ -28,7 +28,7 @@ from gpuplane.autoscaler.options import Learned, SharingSettings
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.requirements import pool_conditions
 from gpuplane.autoscaler.snapshot import ScalingFacts
-from kubekit.api.core import ConfigMap, Node
+from kubekit.api.core import ConfigMap, Node, Pod
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Clock, Informer, SharedInformers
 from kubekit.scheduling.podinfo import Requests, amounts
@@ -52,7 +52,9 @@ class ClusterWatch:
         self.node_classes = informers.of(EC2NodeClass)
         self.policies = informers.of(ClusterPolicy)
         self.configs = informers.of(ConfigMap, names.OPERATOR_NAMESPACE)
-        self.pods: Informer[RawPod] = Informer(client, RawPod, keep=view_pod, clock=clock)
+        # Controllers that ask for pods get these views: pods are in memory once.
+        raw: Informer[Any] = Informer(client, RawPod, keep=view_pod, clock=clock)
+        self.pods: Informer[Pod] = informers.share(Pod, raw)
         self.daemons: Informer[RawDaemonSet] = Informer(client, RawDaemonSet, keep=view_daemon, clock=clock)
         self.pods.add_index(WAITING, lambda pod: (WAITING,) if isinstance(pod, PodView) and pod.waits else ())
         self.pods.add_index(BY_NODE, _node_of)
@@ -129,7 +131,7 @@ class ClusterWatch:
     def facts(self) -> ScalingFacts:
         """Return the cluster of this moment."""
         return ScalingFacts(
-            pods=[pod for pod in self.pods.items() if isinstance(pod, PodView)],
+            pods=[pod for pod in self.pods.items() if isinstance(pod, PodView) and pod.info is not None],
             nodes=self.nodes.items(),
             claims=self.claims.items(),
             gpunodes={one.metadata.name: one for one in self.gpunodes.items()},
@@ -160,5 +162,5 @@ def why_refused(pool: Provisioner | NodePool) -> str:
     return ""
 
 
-def _node_of(pod: RawPod) -> Iterable[str]:
+def _node_of(pod: Pod) -> Iterable[str]:
     return (pod.info.node_name,) if isinstance(pod, PodView) and pod.info is not None and pod.info.node_name else ()

@@ -31,3 +31,14 @@ class SharedInformers:
         if place not in self._informers:
             self._informers[place] = Informer(self._client, kind, namespace, clock=self._clock)
         return cast(Informer[K], self._informers[place])
+
+    def share(self, kind: type[K], informer: Informer[Any]) -> Informer[K]:
+        """Use this informer for all objects of a kind, for one that keeps less of them. Raises ValueError if late.
+
+        Args:
+            informer: its objects are of `kind`, or of a class derived from it, with every field that controllers read.
+        """
+        if (kind, None) in self._informers:
+            raise ValueError(f"an informer of {kind.__name__} is in use already")
+        self._informers[kind, None] = informer
+        return cast(Informer[K], informer)
