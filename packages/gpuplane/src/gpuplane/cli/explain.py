@@ -14,13 +14,14 @@ from typing import Final
 
 import msgspec
 
+from gpuplane.api.karpenter import GROUP as POOLS
 from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, PoolAnswer, explain, explain_by_events
-from gpuplane.explain.reading import listed, nearest_pod, read_facts, read_pod, unreadable
+from gpuplane.explain.reading import listed, nearest_pod, read_facts, read_pod, serves, unreadable
 from gpuplane.explain.world import Object, World
 from kubekit.api.core import Event, Pod
 from kubekit.errors import InvalidInput, NoAnswer, UsageError
@@ -118,7 +119,7 @@ async def _with_pools(
 ) -> list[Explanation]:
     """Add to pods that no node takes what the autoscaler has done for them, and what the node pools would buy."""
     pairs = [(pod, one) for pod, one in zip(pods, found, strict=True) if _may_be_bought_for(pod, one)]
-    if not pairs:
+    if not pairs or not await serves(client, POOLS):
         return list(found)
     from gpuplane.explain.pool_reading import read_buying_facts, read_pool_facts  # late: most clusters buy no nodes
 

@@ -96,6 +96,17 @@ async def unreadable(client: Client) -> list[str]:
     return found
 
 
+async def serves(client: Client, group: str) -> bool:
+    """Return whether the API server has kinds of a group. Where the user may not ask, a list of them says more."""
+    try:
+        await client.request("GET", f"/apis/{group}")
+    except NotFound:
+        return False
+    except Forbidden:
+        return True
+    return True
+
+
 async def listed(client: Client, path: str) -> list[Object]:
     """Return all objects of a path, read in pages, without the large parts that no explanation reads."""
     found: list[Object] = []
