@@ -74,6 +74,11 @@ UNDER = {
     "dcgmExporter.config.create": "dcgmExporter.config.name=own,dcgmExporter.config.data.a=b",
     "dcgmExporter.config.data": "dcgmExporter.config.name=own,dcgmExporter.config.create=true",
     "config.default": "config.name=own",
+    "autoscaler.enabled": "autoscaler.clusterName=own",
+    **dict.fromkeys(
+        (f"autoscaler.{name}" for name in ("clusterName", "cloudEndpoint", "cloudRole", "env")),
+        "autoscaler.enabled=true,autoscaler.clusterName=own",
+    ),
 }
 ITEM = {"extraObjects": ".kind=ConfigMap", "fallbackStrategies": "=named"}
 

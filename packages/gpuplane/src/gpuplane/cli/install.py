@@ -234,7 +234,9 @@ async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]
             async with asyncio.timeout(options.timeout):
                 # Pools, then claims, while the definitions of all of them are served: the autoscaler needs them.
                 for manifest in filter(is_of_nodes, wanted):
-                    if not await _why_kept(client, manifest) and (gone := await remove_objects(client, manifest)):
+                    if await _found(client, manifest) is None or await _why_kept(client, manifest):
+                        continue
+                    if gone := await remove_objects(client, manifest):
                         screen.say(f" {screen.glyph('good')} {count(gone, 'object')} of {_title(manifest)} removed")
                 for manifest in wanted:
                     if why := await _why_kept(client, manifest):
