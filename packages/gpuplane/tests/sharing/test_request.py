@@ -55,6 +55,29 @@ def test_init_containers_take_turns_and_sidecars_stay() -> None:
     assert asked.core == 100
 
 
+def test_a_request_is_read_once_for_all_pods_that_ask_the_same() -> None:
+    assert request_of(pod(container("a", gpu=1))) is request_of(pod(container("a", gpu=1)))
+
+
+def test_pods_that_differ_in_one_place_have_requests_of_their_own() -> None:
+    different = [
+        pod(container("a", gpu=1)),
+        pod(container("b", gpu=1)),
+        pod(container("a", gpu=1), container("none")),
+        pod(container("a", gpu=1, cpu="4")),
+        pod(container("a", gpu=1), first=(init("i", gpu=1),)),
+        pod(container("a", gpu=1), first=(sidecar("i", gpu=1),)),
+        pod(container("a", gpu=1), container("i", gpu=1)),
+        pod(container("a", gpu=1), **{names.GPU_POLICY_ANNOTATION: "spread"}),
+    ]
+    found = [request_of(one) for one in different]
+    assert [len(request.asks) for request in found] == [1, 1, 1, 1, 2, 2, 2, 1]
+    assert [request.core for request in found] == [100, 100, 100, 100, 100, 200, 200, 100]
+    assert [request.cpu_milli for request in found] == [0, 0, 0, 4000, 0, 0, 0, 0]
+    assert [request.gpu_policy for request in found] == [""] * 7 + ["spread"]
+    assert found[0] != found[1]
+
+
 def test_memory_of_a_whole_gpu_is_not_counted() -> None:
     assert request_of(pod(container("a", core=100, units=3))).asks[0].memory_mib == 0
 

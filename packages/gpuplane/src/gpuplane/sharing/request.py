@@ -24,6 +24,9 @@ from kubekit.errors import InvalidInput
 
 WHOLE: Final = 100  # core of one whole GPU
 
+_MOST_REQUESTS: Final = 4096
+_LONGEST_KEY: Final = 1024  # bytes
+_requests: dict[bytes, Request] = {}  # by all that they were read from
 _READ: Final = frozenset(  # the annotations that a request is read from
     {
         *(names.NODE_POLICY_ANNOTATION, names.HAMI_NODE_POLICY_ANNOTATION),
@@ -117,7 +120,27 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def request_of(pod: Pod) -> Request:
-    """Read the request of `pod`. Raises InvalidInput with all findings for a request that can never be met."""
+    """Read the request of `pod`. Raises InvalidInput with all findings for a request that can never be met.
+
+    Pods of one workload ask the same, so a request is read once for all that ask without annotations.
+    """
+    if not pod.metadata.annotations.keys().isdisjoint(_READ):
+        return _read(pod)
+    spec = pod.spec
+    asking = [(one.name, one.resources, one.restart_policy) for one in (*spec.init_containers, *spec.containers)]
+    key = msgspec.msgpack.encode((len(spec.init_containers), asking, spec.resources, spec.overhead))
+    found = _requests.get(key)
+    if found is None:
+        found = _read(pod)
+        # NB: any tenant can make pods with thousands of containers.
+        if len(key) <= _LONGEST_KEY:
+            if len(_requests) >= _MOST_REQUESTS:
+                _requests.clear()
+            _requests[key] = found
+    return found
+
+
+def _read(pod: Pod) -> Request:
     wrong = findings(pod)
     if wrong:
         raise InvalidInput(
