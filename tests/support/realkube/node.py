@@ -169,7 +169,7 @@ class KubernetesNode:
         """Of `containerd` or `kubelet`, as this machine sees it; 0 while it does not run."""
         init = self._running().pid
         for child in Path(f"/proc/{init}/task/{init}/children").read_text().split():
-            with contextlib.suppress(FileNotFoundError):  # it has just ended
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
                 if Path(f"/proc/{child}/comm").read_text().strip() == service:
                     return int(child)
         return 0

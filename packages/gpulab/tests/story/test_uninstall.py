@@ -52,11 +52,14 @@ async def assert_as_before(story):
         assert {path: after[path] for path in bare if bare[path] != after[path]} == {}, name
     for node in await story.client.list(Node):
         assert story.world.labels_and_taints(node) == story.world.bare_nodes[node.metadata.name]
+        assert names.SHARE_FREED_ANNOTATION not in node.metadata.annotations
     assert not await story.client.list(RuntimeClass)
 
 
 async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_operator(story):
     await story.ready()
+    freed = {"metadata": {"annotations": {names.SHARE_FREED_ANNOTATION: "as the extender writes it"}}}
+    await story.client.patch(Node, "sim-1", freed)
     await story.client.delete(ClusterPolicy, "cluster-policy", propagation="Foreground")
     await story.until(ClusterPolicy, lambda found: not found)
     await story.until(DaemonSet, lambda found: not found, namespace="gpu-operator")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+
+from tests.support.anycluster.api import PATIENCE_S
 
 
 def quota(here, name, **spec):
@@ -16,6 +20,13 @@ def quota(here, name, **spec):
 def until_used(here, path, **wanted):
     """Its status, once so much of these is used."""
     return here.until(path, lambda found: wanted.items() <= found["status"]["used"].items())["status"]
+
+
+def until_allowed(here, pods, pod):
+    """Returns when the quota's new state has reached the API server, which checks with a copy of it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while here.create(pods, pod, dryRun="All").status == 403 and time.monotonic() < deadline:
+        pass
 
 
 def asking(here, name, more=None, **spec):
@@ -44,9 +55,11 @@ def test_gpus(here):
     here.see("dry run", here.create(pods, gpus(here, "d", 1), dryRun="All").status)
     here.delete(f"{pods}/a", gracePeriodSeconds=0)
     here.see("free again", until_used(here, path, pods="2"))
+    until_allowed(here, pods, gpus(here, "d", 2))
     here.see("so it fits", here.create(pods, gpus(here, "d", 2)).status)
     here.patch(path, {"spec": {"hard": {"pods": "9"}}})
     here.until(path, lambda found: found["status"]["hard"]["pods"] == "9")
+    until_allowed(here, pods, asking(here, "e"))
     here.see("more is allowed", here.create(pods, asking(here, "e")).status)
 
 
@@ -70,6 +83,7 @@ def test_what_has_ended_is_free(here):
     here.made(here.core("pods"), pod)
     here.until(here.core("pods/p"), lambda found: found["status"]["phase"] == "Succeeded")
     here.see("used", until_used(here, path, pods="0"))
+    until_allowed(here, here.core("pods"), asking(here, "q"))
     here.see("so it fits", here.create(here.core("pods"), asking(here, "q")).status)
 
 

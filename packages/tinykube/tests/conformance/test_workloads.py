@@ -94,12 +94,14 @@ def test_a_deployment_that_cannot(here):
             "spec": chosen(here, replicas=1, progressDeadlineSeconds=1, template=template(here)),
         },
     )
-    found = here.until(
-        path,
-        lambda found: any(
-            c["reason"] == "ProgressDeadlineExceeded" for c in (found.get("status") or {}).get("conditions") or ()
-        ),
-    )
+
+    def is_late(found):
+        status = found.get("status") or {}
+        return "replicas" in status and any(
+            c["reason"] == "ProgressDeadlineExceeded" for c in status.get("conditions") or ()
+        )
+
+    found = here.until(path, is_late)
     here.see("status", sorted_conditions(found["status"]))
 
 

@@ -26,7 +26,7 @@ from gpuplane.operator.drivers import assign, choices, driver_groups
 from gpuplane.operator.exporter_objects import BESIDE, MONITOR, wants_monitor
 from gpuplane.operator.gates import REMOVING
 from gpuplane.operator.manifest import Manifest
-from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, release_labels
+from gpuplane.operator.nodes import FEATURE_LABELLER, GPU_LABELLER, forget_freed, release_labels
 from gpuplane.operator.operands import MANAGER, is_removal, manifests
 from gpuplane.operator.policy import (
     FINALIZER,
@@ -139,8 +139,10 @@ class ClusterWriter:
         if self._remains.left(seen.nodes):
             return
         for node in seen.nodes:
+            version = node.metadata.resource_version
+            if names.SHARE_FREED_ANNOTATION in node.metadata.annotations:
+                version = await forget_freed(self._client, node)  # the extender writes no more without the plugin
             if any(is_feature(label) or label == GPU_LABELLED for label in node.metadata.labels):
-                version = node.metadata.resource_version
                 await release_labels(self._client, node.metadata.name, version, FEATURE_LABELLER, GPU_LABELLER)
         for manifest in wanted:
             if manifest["kind"] == RuntimeClass.RESOURCE.kind:

@@ -217,6 +217,14 @@ async def release_labels(client: Client, node: str, version: str, *labellers: st
     return version
 
 
+async def forget_freed(client: Client, node: Node) -> str:
+    """Take off what the extender wrote to wake waiting pods. Returns the Node's version afterwards; raises Conflict."""
+    meta = node.metadata
+    bare = {"resourceVersion": meta.resource_version, "annotations": {names.SHARE_FREED_ANNOTATION: None}}
+    after = await client.patch(Node, meta.name, {"metadata": bare}, manager=MANAGER)
+    return after.metadata.resource_version
+
+
 def new_gpunode(node: Node, status: GPUNodeStatus) -> dict[str, Any]:
     """A GPUNode, owned by its Node so that it goes with it."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
