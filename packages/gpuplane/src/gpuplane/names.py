@@ -104,6 +104,7 @@ RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: v
 PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy: the operator changes nothing
 
 # -- autoscaler ----------------------------------------------------------------------------------------------------
+KARPENTER_GROUP: Final = "karpenter.sh"  # API group of pools and claims of nodes, and prefix of their labels
 # On a NodeClaim: the allocatable that was predicted of its node, as JSON.
 PREDICTED_ANNOTATION: Final = "gpuplane.dev/predicted-allocatable"
 # On an instance of AWS: the token of its launch, since a claim of an equal name has another.

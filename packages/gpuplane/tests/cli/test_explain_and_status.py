@@ -73,10 +73,10 @@ def test_explain_and_status_agree_on_what_is_free_of_each_gpu_and_on_who_holds_i
     )
     world = World(facts)
     for view in seen.nodes:
-        state = world.ledger.node(view.name)
+        state = world.holdings.node(view.name)
         cores = free_core(view.gpus, view.sick, view.held_by)
         if not state.by_count:  # of replicas and MIG devices, only the number counts
-            assert (cores is None) == (view.name in world.guessed or _too_much(view)), view.name
+            assert (cores is None) == (world.holdings.is_guessed(view.name) or _too_much(view)), view.name
             if cores is not None:
                 free = [0 if gpu.fault else core for gpu, core in zip(state.gpus, state.core, strict=True)]
                 assert cores == free, view.name

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.api.durations import duration
 from gpuplane.api.karpenter_hash import class_hash, hash_of
 from kubekit.api.core import Taint
@@ -23,7 +24,7 @@ from kubekit.api.meta import Condition, ObjectMeta, Resource, Struct
 from kubekit.api.quantity import Quantity
 from kubekit.errors import InvalidInput
 
-GROUP: Final = "karpenter.sh"
+GROUP: Final = names.KARPENTER_GROUP
 AWS_GROUP: Final = "karpenter.k8s.aws"
 POOL_LABEL: Final = "karpenter.sh/nodepool"
 PROVISIONER_LABEL: Final = "karpenter.sh/provisioner-name"

@@ -45,7 +45,12 @@ def uses_gpus(pod: Pod) -> bool:
     driver.
     """
     containers = (*pod.spec.containers, *pod.spec.init_containers)
-    return any(name.startswith(_GPU_PREFIXES) for container in containers for name in _resources(container.resources))
+    return any(is_gpu(name) for container in containers for name in _resources(container.resources))
+
+
+def is_gpu(resource: str) -> bool:
+    """Return whether the resource is GPUs, whole, shared or cut."""
+    return resource.startswith(_GPU_PREFIXES)
 
 
 def _resources(resources: Resources) -> set[str]:

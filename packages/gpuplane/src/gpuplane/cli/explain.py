@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.api.karpenter import GROUP as POOLS
+from gpuplane import names
 from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.explain_text import page
@@ -119,7 +119,7 @@ async def _with_pools(
 ) -> list[Explanation]:
     """Add to pods that no node takes what the autoscaler has done for them, and what the node pools would buy."""
     pairs = [(pod, one) for pod, one in zip(pods, found, strict=True) if _may_be_bought_for(pod, one)]
-    if not pairs or not await serves(client, POOLS):
+    if not pairs or not await serves(client, names.KARPENTER_GROUP):
         return list(found)
     from gpuplane.explain.pool_reading import read_buying_facts, read_pool_facts  # late: most clusters buy no nodes
 

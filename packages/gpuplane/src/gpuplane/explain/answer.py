@@ -250,6 +250,7 @@ def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explana
     verdicts = world.judge(raw)
     place = runs_on(verdicts)
     lacking = [verdict for verdict in verdicts if verdict.about == "gpus" and verdict.lacks]
+    free = tuple(_free(world, verdict) for verdict in lacking)
     gates = [gate["name"] for gate in raw["spec"].get("schedulingGates") or ()]
     note = f"scheduling gates hold it back: {', '.join(gates)}" if gates else ""
     return _with(
@@ -259,8 +260,8 @@ def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explana
         nodes=len(verdicts),
         node_reasons=_nodes(verdicts),
         gpus=sum(len(verdict.lacks) for verdict in lacking),
-        gpu_reasons=_gpus(world, lacking),
-        free=tuple(_free(world, verdict) for verdict in lacking),
+        gpu_reasons=_gpus(lacking, free),
+        free=free,
         cures=() if place else tuple(cures(world, raw, verdicts)),
         runs_on=place,
         note=note or (_scheduler_said(pod) if place else ""),
@@ -284,11 +285,11 @@ def _nodes(verdicts: Sequence[NodeVerdict]) -> tuple[ReasonTally, ...]:
     )
 
 
-def _gpus(world: World, verdicts: Sequence[NodeVerdict]) -> tuple[ReasonTally, ...]:
+def _gpus(verdicts: Sequence[NodeVerdict], free: Sequence[FreeNode]) -> tuple[ReasonTally, ...]:
     """Reasons with the number of GPUs and the nearest one."""
     groups: dict[str, list[tuple[Lack, str]]] = {}
-    for verdict in verdicts:
-        for gpu, lack in zip(_free(world, verdict).gpus, verdict.lacks, strict=True):
+    for verdict, node in zip(verdicts, free, strict=True):
+        for gpu, lack in zip(node.gpus, verdict.lacks, strict=True):
             groups.setdefault(gpu.reason or TOGETHER, []).append((lack, verdict.node))
     ranked = sorted(groups.items(), key=lambda item: (item[0] == "lost", -len(item[1]), item[0]))
     return tuple(_tally(reason, lacks) for reason, lacks in ranked)
@@ -303,10 +304,16 @@ def _tally(reason: str, lacks: Sequence[tuple[Lack, str]]) -> ReasonTally:
     return ReasonTally(len(lacks), reason, f"{node}/{lack.gpu}", missing)
 
 
+_GONE: Final = {"held": HELD_WHOLE, "lost": "lost"}  # of a GPU of which nothing is free
+
+
 def _free(world: World, verdict: NodeVerdict) -> FreeNode:
-    state = world.ledger.node(verdict.node)
+    exact = not world.holdings.is_guessed(verdict.node)
+    if not exact and all(lack.reason in _GONE for lack in verdict.lacks):
+        gone = tuple(FreeGPU(lack.gpu, 0, 0, _GONE[lack.reason]) for lack in verdict.lacks)
+        return FreeNode(verdict.node, gone, exact)
+    state = world.holdings.node(verdict.node)
     assert state is not None  # it has GPUs that lack something
-    exact = verdict.node not in world.guessed
     gpus = []
     for lack, core, memory in zip(verdict.lacks, state.core, state.memory, strict=True):
         if lack.reason == "lost":

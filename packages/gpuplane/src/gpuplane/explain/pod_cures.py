@@ -109,7 +109,7 @@ def _less(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Iterator[Cu
 def _free(world: World, nodes: list[str]) -> Iterator[tuple[int, int]]:
     """Return the free part of each usable GPU: core, MiB."""
     for node in nodes:
-        state = world.ledger.node(node)
+        state = world.holdings.node(node)
         if state is not None:
             for gpu, core, memory in zip(state.gpus, state.core, state.memory, strict=True):
                 if not gpu.fault:

@@ -22,15 +22,15 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageName
 from gpuplane.api.offers import WHOLE, GpuUnits, UnitKind, offered_units, shared_by_mps, units_asked
+from gpuplane.api.requests import is_gpu
+from gpuplane.explain.holdings import Holdings, mended
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck, QuotaSettings, QuotaUsage
 from gpuplane.scheduler.transforms import CachedPod, by_count, place_of, transform_node, transform_pod
-from gpuplane.sharing import POLICIES, Assignment, Ledger, LedgerGPU, NodeState, Request, empty, gpus_of, request_of
-from gpuplane.sharing.node import healthy
+from gpuplane.sharing import POLICIES, Assignment, LedgerGPU, Request, empty, gpus_of, request_of
 from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.lacking import ALL_LOST
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.registry import policy_named
-from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.api.core import Node, Pod, has_ended
 from kubekit.api.quantity import whole
 from kubekit.errors import InvalidInput
@@ -81,19 +81,17 @@ class World:
     """The cluster; `judge` asks it about a pod."""
 
     def __init__(self, facts: ClusterFacts) -> None:
-        self.ledger = Ledger()
+        self.holdings = Holdings()
         self.usage = QuotaUsage()
         self.facts = facts
         self.nodes: dict[str, NodeFacts] = {}
         self.gpunodes = {node.metadata.name: node for node in facts.gpunodes}
         self.pods: dict[str, CachedPod] = {}  # with GPUs, by UID
-        self.guessed: set[str] = set()  # nodes whose GPUs are held by pods that do not say which
         self.assigned = False  # an annotation says which GPUs a pod holds, so the extender is at work
         self._cache = SchedulerCache()
         self._ready: set[str] = set()
         self._mix = Mix()
         self._made: dict[str, Policy] = {}
-        self._unsaid: dict[str, list[CachedPod]] = {}  # by node, those that do not say which GPUs they hold
         self._raw: dict[str, Object] = {}
         for raw in facts.nodes:
             # An object that does not decode is absent, as it is for informers: it must not stop every explanation.
@@ -104,13 +102,6 @@ class World:
         for raw in facts.pods:
             with contextlib.suppress(msgspec.ValidationError):
                 self._count(raw)
-        for pod in self.pods.values():
-            if pod.spec.node_name and pod.assignment is None:
-                self._unsaid.setdefault(pod.spec.node_name, []).append(pod)
-        # On a node with one GPU there is no doubt.
-        self.guessed |= {node for node in self._unsaid if len(self.gpus(node)) != 1}
-        for node in self._unsaid:
-            self._guess(node)
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
@@ -129,7 +120,7 @@ class World:
         gpus = gpus_of(gpunode) if gpunode is not None else node.gpus
         self.usage.set_place(name, place_of(node, self.facts.naming, gpus))
         if gpus:
-            self.ledger.set_node(name, gpus, by_count=by_count(node, gpus))
+            self.holdings.set_node(name, gpus, by_count=by_count(node, gpus))
 
     def raw(self, node: str) -> Object:
         """The node as it came."""
@@ -143,7 +134,6 @@ class World:
         if gpunode is not None:
             self.gpunodes[name] = gpunode
         self._set_node(raw)
-        self._guess(name)
         try:
             yield
         finally:
@@ -152,13 +142,12 @@ class World:
                 self.gpunodes[name] = known
             if before is not None:
                 self._set_node(before)
-                self._guess(name)
             else:
                 del self._raw[name], self.nodes[name]
                 self._ready.discard(name)
                 self._cache.remove_node(name)
                 self.usage.set_place(name, None)
-                self.ledger.drop_node(name)
+                self.holdings.drop_node(name)
 
     def _count(self, raw: Object) -> None:
         """Counts a bound pod on its node."""
@@ -168,33 +157,24 @@ class World:
             info = compile_pod(raw)
             if info.node_name:
                 self._cache.place(info)
+            if not any(map(is_gpu, info.requests)):
+                return
         whole = msgspec.convert(raw, Pod)
         pod = transform_pod(whole) or _of_devices(whole)
         if pod is None:
             return
         self.pods[pod.metadata.uid] = pod
         self._mix.seen(pod.request)
-        if pod.spec.node_name and pod.assignment is not None:
-            self.assigned = True
-            self._hold(pod, pod.assignment)
+        if pod.spec.node_name:
+            self.assigned |= pod.assignment is not None
+            self.holdings.add(pod)
+            self._use(pod)
 
-    def _guess(self, node: str, but: str = "") -> None:
-        """Place the node's pods that do not say which GPUs they hold, `but` one: how many is known, which is not."""
-        waiting = [pod for pod in self._unsaid.get(node, ()) if pod.metadata.uid != but]
-        for pod in waiting:
-            self.ledger.release(pod.metadata.uid)
-        for pod in waiting:
-            state = self.ledger.node(node)
-            placed = place(state, pod.request, TightestPolicy()) if state is not None else None
-            if state is not None and isinstance(placed, Refusal):
-                placed = place(_mended(state), pod.request, TightestPolicy())  # who held a lost GPU still does
-            self._hold(pod, placed.assignment if isinstance(placed, Placement) else Assignment({}))
-
-    def _hold(self, pod: CachedPod, assignment: Assignment) -> None:
-        meta = pod.metadata
-        self.ledger.hold(meta.uid, pod.spec.node_name, assignment)
-        node, request = pod.spec.node_name, pod.request
-        self.usage.add(meta.uid, meta.namespace, node, request.core, meta.name, by_count=request.by_count)
+    def _use(self, pod: CachedPod) -> None:
+        """Counts what a bound pod uses of its namespace's quota."""
+        meta, request = pod.metadata, pod.request
+        where = meta.uid, meta.namespace, pod.spec.node_name
+        self.usage.add(*where, request.core, meta.name, by_count=request.by_count)
 
     def shown(self, pod: CachedPod) -> str:
         """Return the pod as namespace/name, or without both where the viewer may not know them."""
@@ -203,25 +183,21 @@ class World:
         return pod.shown
 
     def gpus(self, node: str) -> tuple[LedgerGPU, ...]:
-        state = self.ledger.node(node)
-        return state.gpus if state is not None else ()
+        return self.holdings.gpus(node)
 
     @contextlib.contextmanager
     def without(self, uid: str) -> Iterator[None]:
         """The cluster without one of its pods, for as long as the context lasts."""
-        pod, held = self.pods[uid], self.ledger.holding(uid)
+        pod = self.pods[uid]
         info = self._cache.remove(pod.shown)
-        self.ledger.release(uid)
         self.usage.remove(uid)
-        self._guess(pod.spec.node_name, but=uid)
         try:
-            yield
+            with self.holdings.without(pod):
+                yield
         finally:
             if info is not None:
                 self._cache.place(info)
-            if held is not None:
-                self._hold(pod, held[1])
-            self._guess(pod.spec.node_name)
+            self._use(pod)
 
     # -- verdicts ------------------------------------------------------------------------------------------------------
 
@@ -238,9 +214,9 @@ class World:
     def _verdict(
         self, name: str, pod: PodInfo, request: Request, check: FilterCheck, allowed: QuotaCheck
     ) -> NodeVerdict:
-        facts, state = self.nodes[name], self.ledger.node(name)
+        facts, gpus = self.nodes[name], self.gpus(name)
         dialects = dict.fromkeys([*(ask.dialect for ask in request.asks), *_devices(pod)])
-        if (state is None or not state.gpus) and not any(map(facts.allocatable.get, dialects)):
+        if not gpus and not any(map(facts.allocatable.get, dialects)):
             return NodeVerdict(name, _NO_GPUS, "node")
         if failure := check(self._cache.nodes[name]):
             return NodeVerdict(name, _words(failure, pod, facts), "node")
@@ -257,7 +233,7 @@ class World:
                 return lack
         if not request:
             return NodeVerdict(name, placement=Placement(Assignment({}, node=name), 0))
-        if not self._by_ledger(request) or state is None:
+        if not self._by_ledger(request) or (state := self.holdings.node(name)) is None:
             whole = self._by_count(name, pod, names.GPU_RESOURCE)
             return whole or NodeVerdict(name, placement=Placement(Assignment({}, node=name), 0))
         policy, gpu_policy = self._policies(request)
@@ -278,7 +254,7 @@ class World:
 
     def _policy(self, name: str) -> Policy:
         if name not in self._made:
-            self._made[name] = policy_named(name, self._mix, [state.gpus for state in self.ledger.nodes()])
+            self._made[name] = policy_named(name, self._mix, [state.gpus for state in self.holdings.bare_nodes()])
         return self._made[name]
 
     def _by_ledger(self, request: Request) -> bool:
@@ -289,7 +265,7 @@ class World:
         """As kube-scheduler decides by itself: it counts devices, and the kubelet chooses; None where enough are
         free.
         """
-        asked, state = pod.requests.get(resource, 0), self.ledger.node(name)
+        asked, gpus = pod.requests.get(resource, 0), self.gpus(name)
         free = self.nodes[name].allocatable[resource] - self._cache.nodes[name].requested.get(resource, 0)
         if asked <= free:
             return None
@@ -298,9 +274,9 @@ class World:
         if unit.kind is UnitKind.WHOLE:
             words = f"{asked} whole {words.partition(' ')[2]}"
         reason = f"{words} asked, {max(0, free)} free"
-        if state is None or unit.kind is not UnitKind.WHOLE or len(state.gpus) < unit.count:
+        if unit.kind is not UnitKind.WHOLE or not gpus or len(gpus) < unit.count:
             return NodeVerdict(name, reason, "gpus")
-        return NodeVerdict(name, reason, "gpus", tuple(_counted(state, max(0, free))))
+        return NodeVerdict(name, reason, "gpus", tuple(_counted(gpus, max(0, free))))
 
     def _unit(self, name: str, resource: str) -> GpuUnits:
         """Return what the node offers under the name of the resource."""
@@ -346,8 +322,8 @@ class World:
             for name in self.nodes
         ):
             return True
-        for state in self.ledger.nodes() if request else ():
-            free = msgspec.structs.replace(empty(state.name, _mended(state).gpus), by_count=state.by_count)
+        for state in self.holdings.bare_nodes() if request else ():
+            free = msgspec.structs.replace(empty(state.name, mended(state).gpus), by_count=state.by_count)
             placed = place(free, request, policy, gpu_policy)
             asked = pod.requests.get(names.GPU_RESOURCE, 0)
             enough = not state.by_count or self._most(state.name, names.GPU_RESOURCE) >= asked
@@ -384,14 +360,6 @@ def devices_of(node: Object, amounts: str = "capacity") -> dict[str, int]:
     return {name: number for name, number in found.items() if number > 0}
 
 
-def _mended(state: NodeState) -> NodeState:
-    """Return the node as it would be without faults."""
-    if not any(gpu.fault for gpu in state.gpus):
-        return state
-    gpus = tuple(msgspec.structs.replace(gpu, fault="") for gpu in state.gpus)
-    return msgspec.structs.replace(state, gpus=gpus, usable=healthy(gpus))
-
-
 def _devices(pod: PodInfo) -> tuple[str, ...]:
     """Return the resources that only kube-scheduler and the kubelet count: renamed replicas, MIG devices."""
     return tuple(
@@ -410,9 +378,9 @@ def _of_devices(pod: Pod) -> CachedPod | None:
     return CachedPod(metadata=pod.metadata, spec=pod.spec, status=pod.status)
 
 
-def _counted(state: NodeState, free: int) -> Iterator[Lack]:
+def _counted(gpus: Iterable[LedgerGPU], free: int) -> Iterator[Lack]:
     """The GPUs where only their number is known: the lost ones, as many as are free, the others held."""
-    for gpu in state.gpus:
+    for gpu in gpus:
         if gpu.fault:
             yield Lack(gpu.index, "lost")
         elif free > 0:

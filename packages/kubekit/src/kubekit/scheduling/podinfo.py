@@ -241,13 +241,35 @@ def _spread(raw: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -
     )
 
 
+_LONGEST_KEY, _MOST_SHAPES = 1024, 4096
+_shapes: dict[bytes, tuple[Requests, Requests]] = {}
+
+
+def _requested(spec: Mapping[str, Any]) -> tuple[Requests, Requests]:
+    """Return what a pod requests, and what it is scored by. Raises InvalidInput.
+
+    Pods of one workload request the same, so each set of requests is computed once.
+    """
+    own = [(one.get("resources"), one.get("restartPolicy")) for one in spec.get("containers") or ()]
+    init = [(one.get("resources"), one.get("restartPolicy")) for one in spec.get("initContainers") or ()]
+    key = msgspec.msgpack.encode((own, init, spec.get("resources"), spec.get("overhead")))
+    found = _shapes.get(key)
+    if found is None:
+        asked = read_amounts(spec, "requests", _amount)
+        found = asked.requests(), asked.requests(ASSUMED)
+        if len(key) <= _LONGEST_KEY:  # any tenant can make pods with thousands of containers
+            if len(_shapes) >= _MOST_SHAPES:
+                _shapes.clear()
+            _shapes[key] = found
+    return found
+
+
 def compile_pod(obj: Mapping[str, Any]) -> PodInfo:
     """Read a pod object. Raises InvalidInput for an invalid quantity."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     namespace, labels = meta["namespace"], meta.get("labels") or {}
     containers = spec.get("containers") or ()
-    asked = read_amounts(spec, "requests", _amount)
-    requests, scored = asked.requests(), asked.requests(ASSUMED)
+    requests, scored = _requested(spec)
     return PodInfo(
         namespace=namespace,
         name=meta["name"],
