@@ -60,11 +60,10 @@ async def requests(cluster: World) -> Counter[tuple[str, str]]:
 
 async def test_status_and_explain_read_one_list_of_each_kind(cluster: World, tmp_path: Path) -> None:
     lists: dict[tuple[str, str], Any] = {("list", "pods"): PAGES, ("list", "nodes"): 1, ("list", "gpunodes"): 1}
-    pools = {("list", "provisioners"): 1, ("list", "nodepools"): 1}  # which are not served here
-    more = {("list", "nodeclaims"): 1, ("list", "clusterpolicies"): 1, ("list", "events"): 1, ("get", "deployments"): 1}
-    status = {**lists, **pools, **more}
+    groups = {("get", ""): 1}  # whether there are kinds of pools
+    more = {("list", "clusterpolicies"): 1, ("list", "events"): 1, ("get", "deployments"): 1}
+    status = {**lists, **groups, **more}
     assert await asked(cluster, tmp_path, "status") == status
     assert await asked(cluster, tmp_path, "status", "gpus") == status
-    groups = {("get", ""): 1}  # whether there are kinds of pools
     explain = {**lists, **groups, ("list", "namespaces"): 1, ("get", "configmaps"): 2, ("get", "pods"): 1}
     assert await asked(cluster, tmp_path, "explain", "late") == explain

@@ -5,36 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from gpuplane.api import karpenter, nodeclaim
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.cli.status_views import PoolLimitView, PoolView
 from kubekit.api.quantity import Quantity
-
-
-class PoolLimitView(msgspec.Struct, frozen=True, rename="camel"):
-    """One resource of a pool's limits; both are quantities."""
-
-    resource: str
-    used: str
-    limit: str
-
-
-class PoolView(msgspec.Struct, frozen=True, rename="camel"):
-    """One pool. `nodes` are initialized, `joining` are bought and on their way, `ending` are being removed.
-
-    `types` counts all of them by instance type, empty while that is unknown. `trouble` is why a launch fails.
-    """
-
-    name: str
-    kind: str
-    nodes: int = 0
-    joining: int = 0
-    ending: int = 0
-    types: dict[str, int] = {}
-    limits: tuple[PoolLimitView, ...] = ()
-    trouble: str = ""
 
 
 def pool_views(pools: Iterable[DeclaredPool], claims: Sequence[NodeClaim]) -> tuple[PoolView, ...]:

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from gpuplane.api.karpenter import NodePool, Provisioner, declared_pool
 from gpuplane.api.nodeclaim import NodeClaim
-from gpuplane.cli.pools import PoolView, pool_views
+from gpuplane.cli.pools import pool_views
+from gpuplane.cli.status_views import PoolView
 from kubekit.kube import Client, Forbidden, Informer, NotFound
 
 _KINDS: Final[tuple[type[Any], ...]] = (Provisioner, NodePool, NodeClaim)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuplane.cli.pools import PoolView
 from gpuplane.cli.status_parts import said
+from gpuplane.cli.status_views import PoolView
 from gpuplane.cli.terminal import Console
 
 _NUMBERS = range(1, 4)  # columns of numbers

@@ -15,12 +15,11 @@ from gpuplane.api.offers import shared_by_mps
 from gpuplane.api.upgrade import upgrade_record, upgrade_state
 from gpuplane.cli.extender_use import bound_without, bypass_of
 from gpuplane.cli.overview import overview
-from gpuplane.cli.pools import PoolView
-from gpuplane.cli.pools_reading import PoolFollower, read_pools
-from gpuplane.cli.status_views import ExtenderBypass, Overview, Pause, PolicyRefusal, UpgradeView
+from gpuplane.cli.status_views import ExtenderBypass, Overview, Pause, PolicyRefusal, PoolView, UpgradeView
 from kubekit.api.core import Deployment, Event, Node, Pod
 from kubekit.errors import Retryable, Terminal
 from kubekit.kube import Client, Forbidden, Informer, NotFound
+from kubekit.kube.discovery import serves
 
 OPERATOR: Final = "gpu-operator"  # its Deployment
 BYPASSES: Final = f"reason={names.EXTENDER_NOT_ASKED}"  # selects the events of shares bound without the extender
@@ -61,7 +60,7 @@ async def observe(client: Client, selector: str = "") -> Overview:
             client.list(Node, labels=_labels(selector)),
             _policies(client),
             read_operator(client),
-            read_pools(client),
+            _pools(client),
         )
     except NotFound:
         raise _not_installed(client, definitions=False) from None
@@ -70,6 +69,14 @@ async def observe(client: Client, selector: str = "") -> Overview:
     # Only then is an event there to be read: on a large cluster their list takes longer than all others.
     events = await bypasses(client) if bound_without(pods) else []
     return _overview(gpunodes, pods, nodes, policies, operator, events, pools, selector)
+
+
+async def _pools(client: Client) -> tuple[PoolView, ...]:
+    if not await serves(client, names.KARPENTER_GROUP):
+        return ()
+    from gpuplane.cli.pools_reading import read_pools  # late: most clusters buy no nodes
+
+    return await read_pools(client)
 
 
 async def read_bypass(client: Client) -> ExtenderBypass | None:
@@ -186,6 +193,8 @@ class Follower:
     """The overview kept current by informers; `changed` waits for the next change and gathers bursts into one."""
 
     def __init__(self, client: Client, selector: str = "") -> None:
+        from gpuplane.cli.pools_reading import PoolFollower  # late: only --watch follows pools
+
         self._client = client
         self._selector = selector
         self._operator = OperatorView()

@@ -7,7 +7,30 @@ import msgspec
 from gpuplane.api.gpunode import GPU
 from gpuplane.api.offers import GpuUnits, UnitKind
 from gpuplane.cli.holders import PodHolder
-from gpuplane.cli.pools import PoolView
+
+
+class PoolLimitView(msgspec.Struct, frozen=True, rename="camel"):
+    """One resource of a pool's limits; both are quantities."""
+
+    resource: str
+    used: str
+    limit: str
+
+
+class PoolView(msgspec.Struct, frozen=True, rename="camel"):
+    """One pool. `nodes` are initialized, `joining` are bought and on their way, `ending` are being removed.
+
+    `types` counts all of them by instance type, empty while that is unknown. `trouble` is why a launch fails.
+    """
+
+    name: str
+    kind: str
+    nodes: int = 0
+    joining: int = 0
+    ending: int = 0
+    types: dict[str, int] = {}
+    limits: tuple[PoolLimitView, ...] = ()
+    trouble: str = ""
 
 
 class UpgradeView(msgspec.Struct, frozen=True, rename="camel"):

@@ -19,6 +19,9 @@ from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas
 from kubekit.api.core import ConfigMap, Pod
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden, NotFound
+from kubekit.kube.discovery import serves
+
+__all__ = ["listed", "nearest_pod", "read", "read_facts", "read_pod", "serves", "unreadable"]
 
 _PAGE: Final = "500"
 # Two thirds of a pod's size, and no part of any answer.
@@ -94,17 +97,6 @@ async def unreadable(client: Client) -> list[str]:
         except NotFound:
             continue
     return found
-
-
-async def serves(client: Client, group: str) -> bool:
-    """Return whether the API server has kinds of a group. Where the user may not ask, a list of them says more."""
-    try:
-        await client.request("GET", f"/apis/{group}")
-    except NotFound:
-        return False
-    except Forbidden:
-        return True
-    return True
 
 
 async def listed(client: Client, path: str) -> list[Object]:
