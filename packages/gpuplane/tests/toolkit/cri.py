@@ -41,6 +41,11 @@ class CRI:
         section = json.loads(info["config"])["containerd"]
         return {**section["runtimes"], "": section["defaultRuntimeName"]}
 
+    async def has_image(self, name: str) -> bool:
+        """Return whether CRI knows an image of this name."""
+        asked = field(1, field(1, name))
+        return bool((await self._call("ImageStatus", asked, "ImageService")).get(1))
+
     async def run_pod(self, name: str, handler: str = "") -> tuple[str, bytes]:
         """Start a pod's sandbox with a runtime; its id and its configuration."""
         security = field(1, field(1, _NODE))
@@ -85,8 +90,8 @@ class CRI:
         await self._call("StopPodSandbox", field(1, pod[0]))
         await self._call("RemovePodSandbox", field(1, pod[0]))
 
-    async def _call(self, method: str, request: bytes) -> Fields:
-        return parse(await rpc.call(self.socket, f"/runtime.v1.RuntimeService/{method}", request, timeout=SECONDS))
+    async def _call(self, method: str, request: bytes, service: str = "RuntimeService") -> Fields:
+        return parse(await rpc.call(self.socket, f"/runtime.v1.{service}/{method}", request, timeout=SECONDS))
 
 
 def field(number: int, value: str | bytes | int) -> bytes:

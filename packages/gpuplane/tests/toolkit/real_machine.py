@@ -16,6 +16,7 @@ import stat
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -202,7 +203,8 @@ async def started(machine: RealMachine, folder: Path) -> AsyncIterator[CRI]:
     """Run a machine with containerd and busybox's image."""
     async with machine.running():
         cri = await served(machine)
-        import_busybox(machine, folder)
+        for image in import_busybox(machine, folder):
+            await until(partial(cri.has_image, image), what=image)  # CRI follows ctr by events
         yield cri
 
 
@@ -214,16 +216,17 @@ def bring_busybox(machine: RealMachine, folder: Path) -> str:
     return "/tmp/busybox.tar"
 
 
-def import_busybox(machine: RealMachine, folder: Path) -> None:
-    """Give a running containerd busybox, also under the names of sandboxes, which would be pulled."""
+def import_busybox(machine: RealMachine, folder: Path) -> list[str]:
+    """Give a running containerd busybox, also under the names of sandboxes, which would be pulled; all its names."""
     archive = bring_busybox(machine, folder)
     ctr = ("ctr", "--namespace=k8s.io", "images")
     done = machine.run(*ctr, "import", archive)
     assert done.returncode == 0, done.stderr
-    for name in set(
-        re.findall(r"registry\.k8s\.io/pause:[\w.]+", machine.run("containerd", "config", "default").stdout)
-    ):
+    default = machine.run("containerd", "config", "default").stdout
+    sandboxes = sorted(set(re.findall(r"registry\.k8s\.io/pause:[\w.]+", default)))
+    for name in sandboxes:
         assert machine.run(*ctr, "tag", BUSYBOX, name).returncode == 0
+    return [BUSYBOX, *sandboxes]
 
 
 def lacking() -> str:
