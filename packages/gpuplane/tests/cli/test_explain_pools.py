@@ -15,16 +15,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.api.karpenter import DeclaredPool, NodePool, PoolRequirement, Provisioner, declared_pool
+from gpuplane.api.karpenter import (
+    DeclaredPool,
+    EC2NodeClass,
+    NodePool,
+    PoolRequirement,
+    Provisioner,
+    declared_pool,
+)
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation, PoolAnswer
 from gpuplane.explain.pool_reading import read_pool_facts
+from gpuplane.explain.pool_trouble import PoolTrouble, pool_trouble
 from gpuplane.explain.pools import PoolFacts, pool_answers
+from gpuplane.explain.proving import Cure
 from gpuplane.operator.installation import resource_of
 from kubekit.api.core import Taint
+from kubekit.api.meta import ObjectMeta
 from kubekit.kube import ApiEndpoint, Client
 from kubekit.kube.auth import StaticAuth
 from tinykube.apiserver.identity import ADMIN, service_account_user
@@ -138,10 +148,122 @@ def test_the_requirement_that_excludes_every_type_is_named() -> None:
     assert found[0].why_not.startswith("node.kubernetes.io/instance-type: the pool has In g4dn.xlarge, g4dn.12xlarge")
 
 
-def test_what_the_status_of_a_pool_says_counts_first() -> None:
-    what = "no subnet has the tag karpenter.sh/discovery=demo"
-    found = pool_answers(pod(), PoolFacts([pool("plain")], sharing=SHARING, troubles={"plain": what}))
-    assert found == (PoolAnswer("plain", why_not=what),)
+# -- pools that buy nothing at all -------------------------------------------------------------------------------------
+
+
+def declared_object(**fields: Any) -> NodePool:
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gpu"}
+    data = {"metadata": {"name": "plain"}, "spec": {"template": {"spec": {"nodeClassRef": reference}}}, **fields}
+    return msgspec.convert(data, NodePool)
+
+
+def not_ready(message: str, *more: dict[str, str]) -> dict[str, Any]:
+    return {"conditions": [{"type": "Ready", "status": "False", "reason": "No", "message": message}, *more]}
+
+
+CLASS_SPEC = {
+    "amiSelectorTerms": [{"alias": "al2023@latest"}],
+    "role": "nodes",
+    "subnetSelectorTerms": [{"tags": {"a": "b"}}],
+    "securityGroupSelectorTerms": [{"tags": {"a": "b"}}],
+}
+CLASS = EC2NodeClass(metadata=ObjectMeta(name="gpu"))
+PART = {"type": "NodeClassReady", "status": "False", "message": "no subnet matches"}
+SUM = "NodeClassReady=False"
+IN_TROUBLE: dict[str, tuple[NodePool, list[Any] | None, str, str]] = {
+    "its condition": (
+        declared_object(status=not_ready("no subnet has a=b; tag the subnets, or correct the selector")),
+        [CLASS],
+        "the pool's condition Ready is False: no subnet has a=b",
+        "tag the subnets, or correct the selector",
+    ),
+    "the condition that Karpenter sums up": (
+        declared_object(status=not_ready(SUM, PART)),
+        None,
+        "the pool's condition Ready is False: no subnet matches",
+        "kubectl describe nodepool plain names the cause",
+    ),
+    "a condition without words": (
+        declared_object(status={"conditions": [{"type": "Ready", "status": "False"}]}),
+        None,
+        "the pool's condition Ready is False",
+        "kubectl describe nodepool plain names the cause",
+    ),
+    "a missing class, before any condition": (
+        declared_object(),
+        [],
+        "the EC2NodeClass gpu, which the pool names, does not exist",
+        "create the EC2NodeClass gpu",
+    ),
+    "a class that is not ready, before the pool's condition": (
+        declared_object(),
+        [msgspec.convert({"metadata": {"name": "gpu"}, "status": not_ready(SUM, PART)}, EC2NodeClass)],
+        "the condition of the EC2NodeClass gpu, Ready is False: no subnet matches",
+        "kubectl describe ec2nodeclass gpu names the cause",
+    ),
+    "a class that cannot be read": (
+        declared_object(),
+        [EC2NodeClass(metadata=ObjectMeta(name="gpu"), spec={"kubelet": {"maxPods": "many"}})],
+        "EC2NodeClass/gpu: spec.kubelet: Expected `int | null`, got `str` - at `$.maxPods`",
+        "correct the field: kubectl edit ec2nodeclass gpu",
+    ),
+    "its end": (
+        declared_object(metadata={"name": "plain", "deletionTimestamp": "2026-11-23T00:00:00Z"}),
+        [CLASS],
+        "the pool is being deleted",
+        "create the NodePool plain again after its end",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IN_TROUBLE)
+def test_a_pool_that_is_not_ready_buys_nothing_and_names_the_cure(case: str) -> None:
+    declared, classes, rule, cure = IN_TROUBLE[case]
+    trouble = pool_trouble(declared, classes)
+    assert trouble == PoolTrouble(rule, cure)
+    facts = PoolFacts([pool("plain")], sharing=SHARING, troubles={"plain": trouble})
+    assert pool_answers(pod(), facts) == (
+        PoolAnswer("plain", why_not=rule, cures=(Cure(cure, "g4dn.xlarge on-demand, 0.526 $/h"),)),
+    )
+
+
+def test_a_ready_pool_and_one_whose_class_may_not_be_read_are_in_no_trouble() -> None:
+    ready = declared_object(status={"conditions": [{"type": "Ready", "status": "True"}]})
+    assert pool_trouble(ready, [CLASS]) is None
+    assert pool_trouble(ready, None) is None
+
+
+def test_the_other_rules_of_a_pool_that_is_not_ready_are_named_with_one_cure_for_all() -> None:
+    trouble = PoolTrouble("it is not ready", "make it ready")
+    facts = PoolFacts([GUARDED], sharing=SHARING, troubles={"guarded": trouble})
+    [answer] = pool_answers(pod(), facts)
+    assert answer.why_not == "it is not ready" and not answer.type
+    assert answer.also_not == ("the pod does not tolerate the taint nvidia.com/gpu:NoSchedule",)
+    assert answer.cures[0].change == "make it ready; tolerate nvidia.com/gpu:NoSchedule"
+
+
+def test_a_pool_that_is_not_ready_comes_after_one_that_buys() -> None:
+    trouble = PoolTrouble("it is not ready", "make it ready")
+    facts = PoolFacts([pool("plain"), pool("other")], sharing=SHARING, troubles={"other": trouble})
+    assert [(answer.pool, bool(answer.type)) for answer in pool_answers(pod(), facts)] == [
+        ("plain", True),
+        ("other", False),
+    ]
+
+
+def test_a_pool_with_invalid_requirements_is_named_and_the_others_are_asked() -> None:
+    wrong = msgspec.convert({"metadata": {"name": "wrong"}, "spec": {"replicas": 3}}, NodePool)
+    trouble = pool_trouble(wrong, [])
+    assert trouble is not None and not trouble.read and trouble.cure == "remove the field"
+    broken = DeclaredPool("wrong", requirements=(PoolRequirement(key="a", operator="Gt", values=()),))
+    facts = PoolFacts([pool("plain"), broken], sharing=SHARING, troubles={"wrong": trouble})
+    plain, other = pool_answers(pod(), facts)
+    assert plain.type == "g4dn.xlarge"
+    assert other.why_not.startswith("spec.replicas: ") and other.cures == (Cure("remove the field", ""),)
+    assert [line.split("   ", 1)[-1].strip() for line in shown((plain, other))[2:4]] == [
+        "✗ " + other.why_not,
+        "cure   remove the field",
+    ]
 
 
 # -- cures -------------------------------------------------------------------------------------------------------------
@@ -322,3 +444,14 @@ async def test_pools_are_read_with_the_daemonsets_that_take_a_part_of_their_node
         busy["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
         assert "g4dn.xlarge" in pool_answers(busy, facts)[0].why_not
         assert await read_pool_facts(nobody) is None
+        made = declared_object(metadata={"name": "new"})
+        await admin.request("POST", NodePool.RESOURCE.path(), None, as_object(declared_pool(made)))
+        facts = await read_pool_facts(admin)
+        assert facts is not None and facts.troubles["new"].cure == "create the EC2NodeClass gpu"
+        await admin.patch(NodePool, "new", {"status": not_ready("x; y")}, subresource="status")
+        own = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": "gpu"}}
+        await admin.request("POST", EC2NodeClass.RESOURCE.path(), None, {**own, "spec": CLASS_SPEC})
+        facts = await read_pool_facts(admin)
+        assert facts is not None and facts.troubles == {
+            "new": PoolTrouble("the pool's condition Ready is False: x", "y")
+        }

@@ -215,9 +215,10 @@ class ClassSubnet(Struct):
 
 
 class NodeClassStatus(Struct):
-    """`status` of a class."""
+    """`status` of a class. Karpenter writes conditions; gpuplane writes those of the pool instead."""
 
     subnets: tuple[ClassSubnet, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
 
 class AWSNodeTemplate(Struct):

@@ -38,7 +38,8 @@ def pool_lines(what: Explanation, screen: Console) -> Iterator[str]:
             yield from prefixed(f" {'' if number else answer.pool:{width}}   {mark}", rule, screen)
         for number, cure in enumerate(answer.cures):
             yield from prefixed(f" {'':{width}}   {'or  ' if number else 'cure'}   ", cure.change, screen)
-            yield f" {'':{width}}          buys {cure.place}"
+            if cure.place:
+                yield f" {'':{width}}          buys {cure.place}"
             effects.update({cure.effect: None} if cure.effect else {})
     for effect in effects:
         yield ""
@@ -57,7 +58,7 @@ def _bought(answer: PoolAnswer) -> str:
 
 def _priced(what: Explanation) -> str:
     """Say which prices these are, and which of them are unknown."""
-    priced = [answer for answer in what.pools if answer.type or answer.cures]
+    priced = [answer for answer in what.pools if answer.type or any(cure.place for cure in answer.cures)]
     if not priced:
         return ""
     elsewhere = sorted({answer.region for answer in priced} - {REGION, ""})

@@ -23,13 +23,13 @@ from gpuplane.api.karpenter import (
     declared_class,
     declared_pool,
 )
-from gpuplane.api.nodeclaim import READY, NodeClaim
+from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.autoscaler.catalogue import REGION_LABEL
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.rival import find_karpenter
-from gpuplane.autoscaler.watch import why_refused
 from gpuplane.explain.buying import BuyingFacts
+from gpuplane.explain.pool_trouble import pool_trouble
 from gpuplane.explain.pools import PoolFacts
 from gpuplane.explain.reading import listed
 from gpuplane.explain.world import Object
@@ -45,28 +45,26 @@ async def read_pool_facts(client: Client, nodes: Iterable[Object] = ()) -> PoolF
     Args:
         nodes: the cluster's, whose label tells the region where the autoscaler's setting does not.
     """
-    pools: list[Provisioner | NodePool] = []
+    found: list[Provisioner | NodePool] = []
     for kind in POOL_KINDS:
         # The same objects may be served in an older version too.
-        if kind not in NEWER or not any(isinstance(one, NEWER[kind]) for one in pools):
-            pools += await _objects(client, kind)
-    if not pools:
+        if kind not in NEWER or not any(isinstance(one, NEWER[kind]) for one in found):
+            found += await _objects(client, kind)
+    if not found:
         return None
-    classes: list[AWSNodeTemplate | EC2NodeClass] = []
-    for of_class in CLASS_KINDS:
-        if of_class is not BetaEC2NodeClass or not any(isinstance(one, EC2NodeClass) for one in classes):
-            classes += await _objects(client, of_class)
+    pools = {pool.metadata.name: pool for pool in found}.values()  # of two generations the newer one counts
+    classes = await _class_objects(client)
     policies, daemons, autoscaler = await asyncio.gather(
         _objects(client, ClusterPolicy), _raw(client, DaemonSet.RESOURCE.path(None)), _autoscaler(client)
     )
     labels = ((node["metadata"].get("labels") or {}).get(REGION_LABEL, "") for node in nodes)
     return PoolFacts(
         pools=[declared_pool(pool) for pool in pools],
-        classes=_classes(classes),
+        classes=_classes(classes or ()),
         sharing=await _sharing(client, policies),
         daemons=[_pod_of(daemon) for daemon in daemons],
         region=_region(autoscaler) or next(filter(None, labels), ""),
-        troubles={pool.metadata.name: why for pool in pools if (why := _why_not_ready(pool))},
+        troubles={pool.metadata.name: why for pool in pools if (why := pool_trouble(pool, classes))},
     )
 
 
@@ -119,12 +117,19 @@ def _region(autoscaler: Deployment | None) -> str:
     return values.get("AWS_REGION") or values.get("AWS_DEFAULT_REGION") or ""
 
 
-def _why_not_ready(pool: Provisioner | NodePool) -> str:
-    """Return why nothing is bought for a pool at all, as the autoscaler decides or wrote into its status."""
-    if refused := why_refused(pool):
-        return refused
-    found = next((one for one in pool.status.conditions if one.type == READY), None)
-    return (found.message or found.reason) if found is not None and found.status == "False" else ""
+async def _class_objects(client: Client) -> list[AWSNodeTemplate | EC2NodeClass] | None:
+    """Return the classes of every generation; None where the user may not read some of them."""
+    found: list[AWSNodeTemplate | EC2NodeClass] = []
+    for kind in CLASS_KINDS:
+        if kind is BetaEC2NodeClass and any(isinstance(one, EC2NodeClass) for one in found):
+            continue
+        try:
+            found += await client.list(kind)
+        except NotFound:
+            continue
+        except Forbidden:
+            return None
+    return found
 
 
 async def _objects(client: Client, kind: type[Any]) -> list[Any]:

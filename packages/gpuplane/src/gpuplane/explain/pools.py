@@ -21,6 +21,7 @@ from gpuplane.explain.answer import PoolAnswer
 from gpuplane.explain.pod_cures import made_again
 from gpuplane.explain.pool_changes import PoolChange, changes
 from gpuplane.explain.pool_market import pool_market
+from gpuplane.explain.pool_trouble import PoolTrouble
 from gpuplane.explain.proving import Cure
 from kubekit.scheduling import filters
 from kubekit.scheduling.podinfo import PodInfo, compile_pod
@@ -34,7 +35,7 @@ class PoolFacts(msgspec.Struct, frozen=True):
     """The pools of the cluster, and what makes their nodes. `daemons` are a pod of each DaemonSet.
 
     `region` is that of the autoscaler, or of the cluster's nodes; empty for an unknown region. `troubles` is pool ->
-    why nothing is bought for it at all, as its status says.
+    why nothing is bought for it at all.
     """
 
     pools: Sequence[DeclaredPool] = ()
@@ -42,7 +43,7 @@ class PoolFacts(msgspec.Struct, frozen=True):
     sharing: SharingSettings = SharingSettings()
     daemons: Sequence[Mapping[str, Any]] = ()
     region: str = ""
-    troubles: Mapping[str, str] = {}
+    troubles: Mapping[str, PoolTrouble] = {}
 
 
 def pool_answers(pod: Mapping[str, Any], facts: PoolFacts) -> tuple[PoolAnswer, ...]:
@@ -52,11 +53,42 @@ def pool_answers(pod: Mapping[str, Any], facts: PoolFacts) -> tuple[PoolAnswer, 
     """
     asker = _Asker(facts)
     weights = {pool.name: pool.weight for pool in facts.pools}
-    found = [asker.answer(dict(pod), pool) for pool in facts.pools]
-    if not any(answer.type for answer in found):
-        found = [asker.cured(dict(pod), pool, answer) for pool, answer in zip(facts.pools, found, strict=True)]
+    troubles = facts.troubles
+    sound = [pool for pool in facts.pools if pool.name not in troubles or troubles[pool.name].read]
+    found = [asker.answer(dict(pod), pool) for pool in sound]
+    if not any(answer.type for answer in found if answer.pool not in troubles):
+        found = [asker.cured(dict(pod), pool, answer) for pool, answer in zip(sound, found, strict=True)]
+    known = {answer.pool: answer for answer in found}
+    found = [
+        _in_trouble(known.get(pool.name, PoolAnswer(pool.name)), troubles[pool.name])
+        if pool.name in troubles
+        else known[pool.name]
+        for pool in facts.pools
+    ]
     found.sort(key=lambda answer: (bool(answer.why_not), -weights[answer.pool], answer.price, answer.pool))
     return tuple(found)
+
+
+def _in_trouble(answer: PoolAnswer, trouble: PoolTrouble) -> PoolAnswer:
+    """Return the answer of a pool that buys nothing at all: `answer` is what it were without its trouble."""
+    cures = answer.cures
+    if answer.type:
+        cures = (Cure("", _place(answer.type, answer.capacity_type, answer.price)),)
+    elif not trouble.read:
+        cures = (Cure("", ""),)
+    return PoolAnswer(
+        answer.pool,
+        why_not=trouble.rule,
+        region=answer.region,
+        also_not=tuple(filter(None, (answer.why_not, *answer.also_not))),
+        cures=tuple(
+            msgspec.structs.replace(cure, change="; ".join(filter(None, (trouble.cure, cure.change)))) for cure in cures
+        ),
+    )
+
+
+def _place(machine: str, capacity_type: str, price: float) -> str:
+    return f"{machine} {capacity_type}, {'at most ' * (capacity_type == SPOT)}{price:.3f} $/h"
 
 
 class _Asker:
@@ -81,7 +113,7 @@ class _Asker:
 
     def cured(self, pod: dict[str, Any], pool: DeclaredPool, answer: PoolAnswer) -> PoolAnswer:
         """Return the answer of a pool that does not buy with the further rules that say no, and with cures."""
-        if pool.name in self._facts.troubles:
+        if answer.type:
             return answer
         rules: list[str] = []
         cures: list[Cure] = []
@@ -108,9 +140,6 @@ class _Asker:
     def _decide(self, pod: dict[str, Any], pool: DeclaredPool) -> tuple[PoolOptions, str, BoughtNode | None]:
         """Return the offers of a pool, why it does not buy for the pod, and the node that it would buy."""
         offers = self._offers(pod, pool)
-        trouble = self._facts.troubles.get(pool.name, "")
-        if trouble:
-            return offers, trouble, None
         if not offers.options:
             return offers, self._excluding(pod, offers), None
         purchase = decide_purchase(read_asks([pod]), [offers])
@@ -148,7 +177,6 @@ class _Asker:
 
 def _cure(pod: dict[str, Any], done: Sequence[PoolChange], node: BoughtNode) -> Cure:
     """Return the changes as one cure; `place` is the node that is bought then."""
-    bound = "at most " if node.option.capacity_type == SPOT else ""
-    place = f"{node.option.machine.name} {node.option.capacity_type}, {bound}{node.option.price:.3f} $/h"
+    place = _place(node.option.machine.name, node.option.capacity_type, node.option.price)
     effect = made_again(pod) if any(change.of_pod for change in done) else ""
     return Cure("; ".join(change.words for change in done), place, effect)
