@@ -47,6 +47,23 @@ def test_the_bill_says_that_spot_prices_are_invented() -> None:
     assert bill_lines(CloudBill((SHORT,), 1.0, 1.0))[-1].endswith("spot prices are invented: 40% of on-demand")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("slow-boot -5s", "argument TIME: '-5s' is negative: 0s or more, such as 90s, 5m or 1h"),
+        ("slow-boot soon", "argument TIME: 'soon' is no duration: 90s, 5m or 1h"),
+        ("slow-boot inf", "argument TIME: 'inf' is no duration: 90s, 5m or 1h"),
+        ("interrupt i-1 --notice -1m", "argument --notice: '-1m' is negative: 0s or more, such as 90s, 5m or 1h"),
+        ("fault throttled -3", "argument times: '-3' is no number of times: 0 or more"),
+    ],
+)
+def test_a_value_that_is_none_is_named(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["cloud", *words.split()])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
 def test_the_printed_commands_fit_and_install_with_the_cloud() -> None:
     address = CloudAddress("http://127.0.0.1:45678", 45678, "us-east-1")
     home = Path("/home/u/.gpuplane")

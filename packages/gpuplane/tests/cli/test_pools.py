@@ -19,7 +19,7 @@ from gpuplane.cli.overview import overview
 from gpuplane.cli.pools import PoolLimitView, PoolView, pool_views
 from gpuplane.cli.pools_reading import PoolFollower, read_pools
 from gpuplane.cli.status import to_json
-from gpuplane.cli.status_text import nodes_page
+from gpuplane.cli.status_text import nodes_page, progress
 from gpuplane.cli.terminal import Console
 from gpuplane.operator.installation import resource_of
 from kubekit.api.meta import Condition, ObjectMeta
@@ -90,12 +90,35 @@ def test_without_pools_the_page_says_that_no_node_carries_a_gpu() -> None:
     assert "no node carries a GPU" in page() and "POOL" not in page()
 
 
+def test_an_autoscaler_without_a_pool_is_the_cause_and_not_discovery() -> None:
+    seen = msgspec.structs.replace(overview([], [], {}), buys_nodes=True)
+    screen = Console(io.StringIO(), io.StringIO())
+    text = nodes_page("demo", seen, screen, NOW)
+    assert "what   the autoscaler has no node pool: it buys no nodes" in text
+    assert "cure   kubectl apply -f FILE with a NodePool" in text and "discovery" not in text
+    assert progress(seen, screen, NOW).endswith("no GPU node yet: the autoscaler has no node pool")
+    bought = msgspec.structs.replace(seen, pools=pool_views([GPU], CLAIMS))
+    assert progress(bought, screen, NOW).endswith("no GPU node yet: 1 node bought and on its way")
+    idle = msgspec.structs.replace(seen, pools=pool_views([DeclaredPool("idle")], CLAIMS))
+    assert progress(idle, screen, NOW).endswith("node pools buy nodes once pods wait for them")
+
+
+def test_a_pool_that_is_not_ready_says_why_with_the_cure() -> None:
+    troubles = {"gpu": ("the pool's condition Ready is False: no subnet has a=b", "tag the subnets")}
+    seen = msgspec.structs.replace(overview([], [], {}), pools=pool_views([GPU], CLAIMS, troubles))
+    assert nodes_page("demo", seen, Console(io.StringIO(), io.StringIO()), NOW).splitlines()[-3:] == [
+        " ! pool gpu gets no node",
+        "     what   the pool's condition Ready is False: no subnet has a=b",
+        "     cure   tag the subnets",
+    ]
+
+
 def test_json_lists_the_pools() -> None:
     found = to_json(msgspec.structs.replace(overview([], [], {}), pools=pool_views([GPU], CLAIMS)))["pools"]
     assert msgspec.json.decode(msgspec.json.encode(found)) == [
         {
             **{"name": "gpu", "kind": "Provisioner", "nodes": 1, "joining": 1, "ending": 1},
-            **{"types": {"g4dn.xlarge": 3}, "trouble": ""},
+            **{"types": {"g4dn.xlarge": 3}, "trouble": "", "cure": ""},
             "limits": [{"resource": "cpu", "used": "8", "limit": "1000"}],
         }
     ]
@@ -138,6 +161,10 @@ async def test_pools_are_read_where_their_kinds_are_served_and_the_user_may_read
             limits = (PoolLimitView("cpu", "0", "1000"),)
             assert await read_pools(admin) == (PoolView("gpu", "Provisioner", limits=limits),)
             assert await until(follower.seen, what="the pool") == await read_pools(admin)
+            condition = {"type": "Ready", "status": "False", "reason": "No", "message": "no subnet; tag one"}
+            await admin.patch(Provisioner, "gpu", {"status": {"conditions": [condition]}}, subresource="status")
+            [view] = await read_pools(admin)
+            assert (view.trouble, view.cure) == ("the pool's condition Ready is False: no subnet", "tag one")
         finally:
             await follower.aclose()
         assert await read_pools(nobody) == ()

@@ -13,8 +13,10 @@ import yaml
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.completion import candidates
+from gpuplane.cli.status_reading import AUTOSCALER, Follower
+from gpuplane.operator.autoscaler_install import NAME
 from kubekit.api.core import DaemonSet, Deployment, Namespace, Node, Pod
-from kubekit.kube import NotFound
+from kubekit.kube import Client, NotFound
 from packages.gpuplane.tests.cli.status_clusters import gpuplane, installed, report
 from tests.support import find_kubectl
 from tests.support.extender_world import World, gpu_pod
@@ -97,6 +99,36 @@ async def test_gpu_nodes_without_an_operator_are_listed_with_its_absence(cluster
     assert json.loads((await gpuplane(tmp_path, "status", "-o", "json"))[1])["unattended"] is True
     code, out, _ = await gpuplane(tmp_path, "status", "-l", "pool=none")
     assert (code, "no GPU nodes" in out) == (0, True), "others have nodes"
+
+
+async def test_an_autoscaler_without_a_pool_is_named_instead_of_discovery(cluster: World, tmp_path: Path) -> None:
+    await cluster.node("cpu-only")
+    for gpunode in await cluster.client.list(GPUNode):
+        await cluster.client.delete(GPUNode, gpunode.metadata.name)
+    assert "discovery runs" in (await gpuplane(tmp_path, "status"))[1]
+    labels = {"app": "gpuplane-autoscaler"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "gpuplane"}]}}
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": AUTOSCALER, "namespace": names.OPERATOR_NAMESPACE},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
+    await cluster.client.create(body, resource=Deployment.RESOURCE)
+    _, out, _ = await gpuplane(tmp_path, "status")
+    assert "what   the autoscaler has no node pool: it buys no nodes" in out and "discovery" not in out
+    assert json.loads((await gpuplane(tmp_path, "status", "-o", "json"))[1])["buysNodes"] is True
+    async with Client.connect(tmp_path / "config") as client:
+        follower = Follower(client)
+        await follower.start()
+        try:
+            await until(lambda: follower.seen().buys_nodes, what="the autoscaler")
+        finally:
+            await follower.aclose()
+
+
+def test_the_name_of_the_autoscaler_is_that_of_its_installation() -> None:
+    assert AUTOSCALER == NAME
 
 
 async def test_waiting_pods_are_named_with_the_command_that_explains(cluster: World, tmp_path: Path) -> None:

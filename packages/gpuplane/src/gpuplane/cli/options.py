@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -32,6 +33,9 @@ def lazy(module: str, function: str) -> Callable[[Namespace, Any], int]:
     return call
 
 
+_NEGATIVE: Final = re.compile(r"-\.?\d")
+
+
 class Parser(ArgumentParser):
     """argparse whose usage errors name the command's own help, and end with `wrong_usage`."""
 
@@ -39,6 +43,8 @@ class Parser(ArgumentParser):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **more})
+        # NB: argparse reads `-5` as a value, and `-5s` as an unknown flag: then the value is reported as missing.
+        self._negative_number_matcher = _NEGATIVE
 
     def error(self, message: str) -> NoReturn:
         self.exit(self.wrong_usage, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
@@ -136,8 +142,8 @@ def duration(text: str) -> float:
         seconds = float(text[:-1]) * factor if factor else float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration: 90s, 5m or 1h") from None
-    if math.isnan(seconds):
+    if not math.isfinite(seconds):
         raise argparse.ArgumentTypeError(f"{text!r} is no duration: 90s, 5m or 1h")
     if seconds < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is negative")
+        raise argparse.ArgumentTypeError(f"{text!r} is negative: 0s or more, such as 90s, 5m or 1h")
     return seconds

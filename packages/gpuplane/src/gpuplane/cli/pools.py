@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.api import karpenter, nodeclaim
 from gpuplane.api.karpenter import DeclaredPool
@@ -12,21 +12,31 @@ from gpuplane.cli.status_views import PoolLimitView, PoolView
 from kubekit.api.quantity import Quantity
 
 
-def pool_views(pools: Iterable[DeclaredPool], claims: Sequence[NodeClaim]) -> tuple[PoolView, ...]:
-    """Return the pools by name; the claims name their pools by label, in either generation."""
+def pool_views(
+    pools: Iterable[DeclaredPool], claims: Sequence[NodeClaim], troubles: Mapping[str, tuple[str, str]] = {}
+) -> tuple[PoolView, ...]:
+    """Return the pools by name; the claims name their pools by label, in either generation.
+
+    Args:
+        troubles: pool -> why it buys nothing at all, and the cure.
+    """
     of_pool: dict[str, list[NodeClaim]] = {}
     for claim in claims:
         labels = claim.metadata.labels
         name = labels.get(karpenter.POOL_LABEL) or labels.get(karpenter.PROVISIONER_LABEL, "")
         of_pool.setdefault(name, []).append(claim)
-    return tuple(_view(pool, of_pool.get(pool.name, [])) for pool in sorted(pools, key=lambda pool: pool.name))
+    return tuple(
+        _view(pool, of_pool.get(pool.name, []), troubles.get(pool.name))
+        for pool in sorted(pools, key=lambda pool: pool.name)
+    )
 
 
-def _view(pool: DeclaredPool, claims: Sequence[NodeClaim]) -> PoolView:
+def _view(pool: DeclaredPool, claims: Sequence[NodeClaim], trouble: tuple[str, str] | None) -> PoolView:
     ending = [claim for claim in claims if claim.metadata.deletion_timestamp]
     ready = [claim for claim in claims if claim not in ending and _status(claim, nodeclaim.INITIALIZED) == "True"]
     types = Counter(claim.metadata.labels.get(karpenter.TYPE_LABEL, "") for claim in claims)
     types.pop("", None)
+    what, cure = trouble or (next((text for claim in claims if (text := _why_not_launched(claim))), ""), "")
     return PoolView(
         name=pool.name,
         kind=pool.kind,
@@ -35,7 +45,8 @@ def _view(pool: DeclaredPool, claims: Sequence[NodeClaim]) -> PoolView:
         ending=len(ending),
         types=dict(sorted(types.items())),
         limits=tuple(PoolLimitView(name, _used(pool, name), str(limit)) for name, limit in sorted(pool.limits.items())),
-        trouble=next((text for claim in claims if (text := _why_not_launched(claim))), ""),
+        trouble=what,
+        cure=cure,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gpuplane.api.karpenter import NodePool, Provisioner, declared_pool
-from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.nodeclaim import READY, NodeClaim
 from gpuplane.cli.pools import pool_views
 from gpuplane.cli.status_views import PoolView
 from kubekit.kube import Client, Forbidden, Informer, NotFound
@@ -29,7 +29,19 @@ async def _listed(client: Client, kind: type[Any]) -> list[Any]:
 
 def _views(found: list[list[Any]]) -> tuple[PoolView, ...]:
     provisioners, pools, claims = found
-    return pool_views([declared_pool(pool) for pool in (*provisioners, *pools)], claims)
+    objects: list[Provisioner | NodePool] = [*provisioners, *pools]
+    troubles: dict[str, tuple[str, str]] = {}
+    if any(one.metadata.deletion_timestamp or _is_false(one) for one in objects):
+        from gpuplane.explain.pool_trouble import pool_trouble  # late: most pools are sound
+
+        for one in objects:
+            if found_trouble := pool_trouble(one, None):
+                troubles[one.metadata.name] = (found_trouble.rule, found_trouble.cure)
+    return pool_views([declared_pool(pool) for pool in objects], claims, troubles)
+
+
+def _is_false(pool: Provisioner | NodePool) -> bool:
+    return any(one.type == READY and one.status == "False" for one in pool.status.conditions)
 
 
 class PoolFollower:

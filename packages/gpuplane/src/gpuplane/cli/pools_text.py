@@ -12,7 +12,7 @@ _NUMBERS = range(1, 4)  # columns of numbers
 
 
 def pool_lines(pools: Sequence[PoolView], screen: Console) -> list[str]:
-    """Return a table with a line for each pool, and an entry for each one whose launches fail."""
+    """Return a table with a line for each pool, and an entry for each one that buys nothing or whose launches fail."""
     if not pools:
         return []
     rows = [("POOL", "NODES", "JOINING", "ENDING", "TYPES", "LIMITS")]
@@ -28,6 +28,6 @@ def pool_lines(pools: Sequence[PoolView], screen: Console) -> list[str]:
     for pool in pools:
         if pool.trouble:
             mark = screen.paint(screen.glyph("warn"), "warn")
-            cure = "kubectl describe nodeclaims; kubectl get events lists what the cloud answered"
+            cure = pool.cure or "kubectl describe nodeclaims; kubectl get events lists what the cloud answered"
             lines += ["", f" {mark} pool {pool.name} gets no node", *said(screen, what=pool.trouble, cure=cure)]
     return lines

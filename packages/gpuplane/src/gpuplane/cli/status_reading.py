@@ -22,6 +22,7 @@ from kubekit.kube import Client, Forbidden, Informer, NotFound
 from kubekit.kube.discovery import serves
 
 OPERATOR: Final = "gpu-operator"  # its Deployment
+AUTOSCALER: Final = "gpuplane-autoscaler"  # as `operator.autoscaler_install` names it, whose import takes longer
 BYPASSES: Final = f"reason={names.EXTENDER_NOT_ASKED}"  # selects the events of shares bound without the extender
 PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
 
@@ -66,9 +67,11 @@ async def observe(client: Client, selector: str = "") -> Overview:
         raise _not_installed(client, definitions=False) from None
     if not gpunodes and not operator.there:
         raise _not_installed(client, definitions=True)
+    bought = not gpunodes and not pools and await buys_nodes(client)
     # Only then is an event there to be read: on a large cluster their list takes longer than all others.
     events = await bypasses(client) if bound_without(pods) else []
-    return _overview(gpunodes, pods, nodes, policies, operator, events, pools, selector)
+    seen = _overview(gpunodes, pods, nodes, policies, operator, events, pools, selector)
+    return msgspec.structs.replace(seen, buys_nodes=bought)
 
 
 async def _pools(client: Client) -> tuple[PoolView, ...]:
@@ -117,6 +120,15 @@ async def read_operator(client: Client) -> OperatorView:
     images = [container.image for container in operator.spec.template.spec.containers]
     _, _, tag = images[0].partition("@")[0].rpartition("/")[2].partition(":") if images else ("", "", "")
     return OperatorView(tag)
+
+
+async def buys_nodes(client: Client) -> bool:
+    """Return whether an autoscaler is installed. One that the user may not read counts as missing."""
+    try:
+        await client.get(Deployment, AUTOSCALER, names.OPERATOR_NAMESPACE)
+    except (Forbidden, NotFound):
+        return False
+    return True
 
 
 async def _policies(client: Client) -> list[ClusterPolicy]:
@@ -203,17 +215,19 @@ class Follower:
         self._nodes = Informer(client, Node, labels=_labels(selector))
         self._policies = Informer(client, ClusterPolicy)
         self._events = Informer(client, Event, fields=BYPASSES)
+        self._autoscaler = Informer(client, Deployment, names.OPERATOR_NAMESPACE, fields=f"metadata.name={AUTOSCALER}")
         self._change = asyncio.Event()
         self._pools = PoolFollower(client, self._change.set)
         self._informers: tuple[Informer[Any], ...] = (
             *(self._gpunodes, self._pods, self._nodes),
-            *(self._policies, self._events),
+            *(self._policies, self._events, self._autoscaler),
         )
         for informer in self._informers:
             informer.add_handler(lambda old, new: self._change.set())
 
     async def start(self) -> None:
-        """Return when the first lists are complete, except those of policies and events, which some users may not read.
+        """Return when the first lists are complete, except those that some users may not read: policies, events, and
+        the autoscaler.
 
         Raises NotInstalled, and what a list is refused with: an informer would ask for ever.
         """
@@ -241,7 +255,7 @@ class Follower:
         await self._pools.aclose()
 
     def seen(self) -> Overview:
-        return _overview(
+        seen = _overview(
             self._gpunodes.items(),
             self._pods.items(),
             self._nodes.items(),
@@ -251,6 +265,7 @@ class Follower:
             self._pools.seen(),
             self._selector,
         )
+        return msgspec.structs.replace(seen, buys_nodes=bool(self._autoscaler.items()))
 
     async def changed(self) -> None:
         await self._change.wait()

@@ -102,6 +102,12 @@ def _no_nodes(seen: Overview) -> tuple[str, ...]:
             f"    what   {count(seen.left_out, 'GPU node')} without the labels of -l",
             f"    cure   kubectl get nodes -l {names.GPU_PRESENT_LABEL}=true --show-labels lists their labels",
         )
+    if seen.buys_nodes:
+        return (
+            "",
+            "    what   the autoscaler has no node pool: it buys no nodes",
+            "    cure   kubectl apply -f FILE with a NodePool or Provisioner; gpuplane check FILE reads it first",
+        )
     return (
         "",
         "    what   no node carries a GPU that discovery has seen",
@@ -133,7 +139,7 @@ def counted_ready(seen: Overview) -> str:
 def progress(seen: Overview, screen: Console, now: datetime) -> str:
     """The table of the nodes on their way, and how many are ready; one row for each node that is not."""
     if not seen.nodes:
-        return f" {screen.glyph('wait')} no GPU node yet: discovery looks at the nodes"
+        return f" {screen.glyph('wait')} no GPU node yet: {_why_none_yet(seen)}"
     width = max(len(node.name) for node in seen.nodes)
     rows = [
         f" {node.name:{width}}   {stage_glyphs(node, screen)}  {node.stage:13} {age(node.since, now):>4}   {node.what}"
@@ -141,6 +147,16 @@ def progress(seen: Overview, screen: Console, now: datetime) -> str:
         if not node.ready
     ]
     return "\n".join([f" {counted_ready(seen)}", *(row.rstrip() for row in rows)])
+
+
+def _why_none_yet(seen: Overview) -> str:
+    if joining := sum(pool.joining for pool in seen.pools):
+        return f"{count(joining, 'node')} bought and on {'its' if joining == 1 else 'their'} way"
+    if seen.pools:
+        return "node pools buy nodes once pods wait for them"
+    if seen.buys_nodes:
+        return "the autoscaler has no node pool"
+    return "discovery looks at the nodes"
 
 
 def _bars(seen: Overview, screen: Console) -> list[str]:

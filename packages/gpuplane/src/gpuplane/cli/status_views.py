@@ -20,7 +20,8 @@ class PoolLimitView(msgspec.Struct, frozen=True, rename="camel"):
 class PoolView(msgspec.Struct, frozen=True, rename="camel"):
     """One pool. `nodes` are initialized, `joining` are bought and on their way, `ending` are being removed.
 
-    `types` counts all of them by instance type, empty while that is unknown. `trouble` is why a launch fails.
+    `types` counts all of them by instance type, empty while that is unknown. `trouble` is why it buys nothing, or why a
+    launch fails; `cure` is empty where the cloud's answer is all that is known.
     """
 
     name: str
@@ -31,6 +32,7 @@ class PoolView(msgspec.Struct, frozen=True, rename="camel"):
     types: dict[str, int] = {}
     limits: tuple[PoolLimitView, ...] = ()
     trouble: str = ""
+    cure: str = ""
 
 
 class UpgradeView(msgspec.Struct, frozen=True, rename="camel"):
@@ -140,7 +142,8 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     operator works. `version` is that of the cluster's gpuplane, empty if unknown.
     `waiting_pods` begin with the one that waits longest. `unattended`: the operator is gone from the cluster.
     `bypass` is None where kube-scheduler asks the extender, or where nothing is known of it. `left_out` is the number
-    of GPU nodes without the labels that were asked for. `pools` are the node pools that buy nodes.
+    of GPU nodes without the labels that were asked for. `pools` are the node pools that buy nodes; `buys_nodes`: an
+    autoscaler is installed, as far as that was asked.
     """
 
     nodes: tuple[NodeView, ...]
@@ -158,6 +161,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     bypass: ExtenderBypass | None = None
     left_out: int = 0
     pools: tuple[PoolView, ...] = ()
+    buys_nodes: bool = False
 
     @property
     def troubled(self) -> tuple[NodeView, ...]:
