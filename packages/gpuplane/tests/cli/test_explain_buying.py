@@ -124,7 +124,7 @@ CASES: dict[str, tuple[BuyingFacts, str, str]] = {
     "unreadable": (
         facts(place="", known=False),
         "undecided",
-        "this user may not read whether an autoscaler is installed",
+        "there is no right to read whether an autoscaler is installed",
     ),
 }
 

@@ -11,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane import names
+from gpuplane.api.nodeclaim import NodeClaim, NodeClaimStatus
 from gpuplane.explain.answer import Explanation
-from gpuplane.explain.serve import FREE_NODES, ExplanationRequest, answers
+from gpuplane.explain.buying import BuyingFacts
+from gpuplane.explain.pools import PoolFacts
+from gpuplane.explain.serve import FREE_NODES, ExplanationRequest, answers, explained
+from gpuplane.explain.unnamed import unnamed_pools
 from gpuplane.scheduler.quota import NamespaceQuota
+from kubekit.api.core import Event, ObjectReference
+from kubekit.api.meta import Condition, ObjectMeta
 from packages.gpuplane.tests.cli import explained_clusters as built
 from packages.gpuplane.tests.cli.explained_pages import SHARE, drawn
 
@@ -21,6 +27,10 @@ from packages.gpuplane.tests.cli.explained_pages import SHARE, drawn
 @pytest.fixture
 def cluster() -> Any:
     return built.Cluster()
+
+
+def answered(request: ExplanationRequest, cluster: Any) -> list[dict[str, Any]]:
+    return answers(request, [one for _, one in explained(request, cluster.facts(), built.NOW)])
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,7 +55,7 @@ def test_no_name_of_another_tenant_is_in_an_answer(data):
     limits = data.draw(st.sampled_from([{names.GPU_RESOURCE: 2}, SHARE, {names.VCUDA_CORE: 200}]))
     pod = cluster.pod("p", limits=limits)
     request = ExplanationRequest("ml", ("p", "SECRETPOD-0-0"))
-    [answer, other] = answers(request, cluster.facts(), built.NOW)
+    [answer, other] = answered(request, cluster)
     assert other == {"pod": "SECRETPOD-0-0"}  # it is no pod of this namespace
     assert "SECRET" not in json.dumps(answer)
     whole, found = cluster.explain(pod), msgspec.convert(answer["explanation"], Explanation)
@@ -70,8 +80,31 @@ def test_a_long_answer_has_the_nodes_with_most_free(cluster, monkeypatch):
         cluster.node(f"n{number:02}", 1)
         cluster.share(f"s{number}", f"n{number:02}/0", 90 if number % 2 else 80, 4)
     cluster.pod("p", limits=SHARE)
-    [answer] = answers(ExplanationRequest("ml", ("p",)), cluster.facts(), built.NOW)
+    [answer] = answered(ExplanationRequest("ml", ("p",)), cluster)
     found = msgspec.convert(answer["explanation"], Explanation)
     assert (len(found.free), found.free_not_listed, found.nodes) == (FREE_NODES, 4, FREE_NODES + 4)
     assert sum(node.gpus[0].core == 20 for node in found.free) == (FREE_NODES + 4) // 2
     assert "and 12 nodes more" in drawn(found, monkeypatch)
+
+
+def test_no_name_of_another_tenant_is_in_the_facts_about_pools() -> None:
+    """Events of claims name pods that hold a node; stages of a node that joins name pods that use its GPUs."""
+    daemon = {"metadata": {"name": "SECRETAGENT", "namespace": "SECRETSPACE"}, "spec": {"containers": []}}
+    own = {"metadata": {"name": "agent", "namespace": "ml"}, "spec": {"containers": []}}
+    launched = Condition(type="Launched", status="True", message="no capacity")
+    initialized = Condition(type="Initialized", status="False", message="held by SECRETSPACE/SECRETPOD")
+    claim = NodeClaim(metadata=ObjectMeta(name="gpu-1"), status=NodeClaimStatus(conditions=(launched, initialized)))
+    of_pod = ObjectReference(kind="Pod", namespace="ml", name="p")
+    of_other = ObjectReference(kind="Pod", namespace="SECRETSPACE", name="SECRETPOD")
+    of_claim = ObjectReference(kind="NodeClaim", name="gpu-1")
+    events = (
+        Event(involved_object=of_pod, reason="Nominated", message="mine"),
+        Event(involved_object=of_other, reason="Nominated", message="SECRET"),
+        Event(involved_object=of_claim, reason="FailedDraining", message="SECRETSPACE/SECRETPOD"),
+        Event(involved_object=of_claim, reason="InsufficientCapacityError", message="no capacity"),
+    )
+    facts, traces = unnamed_pools(PoolFacts(daemons=[daemon, own]), BuyingFacts((claim,), events), "ml")
+    assert "SECRETPOD" not in repr((facts, traces)) and "SECRETAGENT" not in repr(facts)
+    assert [one["metadata"]["name"] for one in facts.daemons] == ["daemon-0", "agent"]
+    assert [one.message for one in traces.events] == ["mine", "no capacity"]
+    assert [one.message for one in traces.claims[0].status.conditions] == ["no capacity", ""]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from gpuplane import names
 from gpuplane.api.explanation import PodExplanation
 from gpuplane.explain.asking import Unanswered, ask_operator
 from gpuplane.operator import explanations
+from gpuplane.operator.autoscaler_install import NAME as AUTOSCALER
+from gpuplane.operator.autoscaler_install import AutoscalerInstall
 from gpuplane.operator.explanations import (
     DELETED_AT_ONCE,
     LIFETIME_SECONDS,
@@ -32,7 +35,7 @@ from gpuplane.operator.explanations import (
     SeenRequest,
     plan_namespace,
 )
-from gpuplane.operator.installation import manifests, resource_of
+from gpuplane.operator.installation import installation, manifests, resource_of
 from kubekit.api.core import Namespace
 from kubekit.api.kinds import built_in
 from kubekit.kube import ApiError, Client, Forbidden, NotFound, SystemClock
@@ -126,10 +129,10 @@ async def operating(tmp_path: Path, explain: Explain | None = None) -> AsyncIter
             assert ended is None, ended
 
 
-async def gpuplane(tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a command of vera's."""
+async def gpuplane(tmp_path: Path, *arguments: str, user: str = "vera") -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command of a user's."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(tmp_path / "vera"),
+        sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(tmp_path / user),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, err = await process.communicate()
@@ -174,6 +177,46 @@ async def test_explain_works_for_a_user_with_the_role_view_in_one_namespace(clus
         assert SECRET not in page and "can ever run: yes" in page
     answered = await left(cluster)
     assert len(answered) == 2, "one request for both pods of the second command"
+
+
+async def test_the_operator_answers_what_pools_would_buy_as_the_command_does(cluster: World, tmp_path: Path) -> None:
+    """An administrator and a user of one namespace read the same about pools, and the user no name of other tenants."""
+    client = cluster.client
+    for manifest in installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "demo"})):
+        if manifest["kind"] in (*RIGHTS, "CustomResourceDefinition") or manifest["metadata"]["name"] == AUTOSCALER:
+            await client.apply(manifest, "test", resource=resource_of(manifest))
+    template = {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    daemons = {"metadata": {"name": SECRET}, "spec": {"selector": {"matchLabels": {"app": "agent"}}}}
+    daemons["spec"]["template"] = template
+    await cluster.server.registry.create(("apps", "daemonsets"), SECRET, daemons)
+    provider = {"launchTemplate": "gpu", "subnetSelector": {"a": "b"}}
+    types = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g4dn.xlarge"]}
+    for name, more in (("plain", {}), ("guarded", {"taints": [{"key": "team", "effect": "NoSchedule"}]})):
+        pool = {"metadata": {"name": name}, "spec": {"provider": provider, "requirements": [types], **more}}
+        await cluster.server.registry.create(("karpenter.sh", "provisioners"), None, pool)
+    await cluster.pod(gpu_pod("train", whole=1, namespace="ml"))
+    (tmp_path / "admin").write_text(cluster.kubeconfig())
+    async with operating(tmp_path):
+        code, out, err = await gpuplane(tmp_path, "explain", "train", "-o", "json")
+        assert (code, err) == (0, "")
+        mine = json.loads(out)
+    [theirs] = json.loads((await gpuplane(tmp_path, "explain", "-n", "ml", "-o", "json", user="admin"))[1])["items"]
+    assert mine["unread"] == [] and SECRET not in out
+    assert [(one["pool"], one["type"]) for one in mine["pools"]] == [("plain", "g4dn.xlarge"), ("guarded", "")]
+    assert mine["buying"]["state"] == "not-running"
+    for part in ("pools", "buying", "priced", "canEverRun"):
+        assert mine[part] == theirs[part]
+    granted = {
+        (verb, resource)
+        for role in installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "demo"}))
+        if role["kind"] in ("Role", "ClusterRole") and "explain-pools" in role["metadata"]["name"]
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    text = (await client.request("GET", "/metrics")).decode()
+    line = re.compile(r'verb="(\w+)",resource="([\w/]*)",[^}]*user="system:serviceaccount:gpu-operator:gpu-operator"')
+    assert len(granted) == 6 and granted <= set(line.findall(text)), "rights that the answer does not use"
 
 
 async def test_quota_and_own_pods_are_named(cluster: World, tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from typing import Final
 
 import msgspec
 
-from gpuplane import names
 from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
-from gpuplane.explain.answer import Explanation, PoolAnswer, explain, explain_by_events
-from gpuplane.explain.reading import listed, nearest_pod, read_facts, read_pod, serves, unreadable
+from gpuplane.explain.answer import Explanation, explain, explain_by_events
+from gpuplane.explain.reading import listed, nearest_pod, read_facts, read_pod, unreadable
+from gpuplane.explain.with_pools import with_pools
 from gpuplane.explain.world import Object, World
 from kubekit.api.core import Event, Pod
 from kubekit.errors import InvalidInput, NoAnswer, UsageError
@@ -106,50 +106,12 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
                 except Forbidden:
                     [found] = await _by_operator(client, space, [pod])
                     return found
-                [found] = await _with_pools(client, [pod], [found], facts.nodes)
+                [found] = await with_pools(client, [pod], [found], facts.nodes)
                 return found
         except TimeoutError:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
             ) from None
-
-
-async def _with_pools(
-    client: Client, pods: Sequence[Object], found: Sequence[Explanation], nodes: Sequence[Object]
-) -> list[Explanation]:
-    """Add to pods that no node takes what the autoscaler has done for them, and what the node pools would buy."""
-    pairs = [(pod, one) for pod, one in zip(pods, found, strict=True) if _may_be_bought_for(pod, one)]
-    if not pairs or not await serves(client, names.KARPENTER_GROUP):
-        return list(found)
-    from gpuplane.explain.pool_reading import read_buying_facts, read_pool_facts  # late: most clusters buy no nodes
-
-    facts = await read_pool_facts(client, nodes)
-    if facts is None:
-        return list(found)
-    from gpuplane.autoscaler.providers.aws_types import PRICED
-    from gpuplane.explain.buying import buying_of
-    from gpuplane.explain.pools import pool_answers
-
-    spaces = {pod["metadata"]["namespace"] for pod, _ in pairs}
-    alone = pairs[0][0]["metadata"]["name"] if len(pairs) == 1 else ""
-    traces = await read_buying_facts(client, spaces.pop() if len(spaces) == 1 else "", alone)
-    answers: dict[bytes, tuple[PoolAnswer, ...]] = {}  # pods of one workload have the same
-    more: dict[str, Explanation] = {}
-    for pod, one in pairs:
-        meta = pod["metadata"]
-        alike = msgspec.json.encode((pod["spec"], meta.get("labels"), meta.get("annotations"), meta["namespace"]))
-        if alike not in answers:
-            answers[alike] = pool_answers(pod, facts)
-        pools = answers[alike]
-        ever = one.can_ever_run or any(answer.type for answer in pools)
-        buying = buying_of(pod, traces)
-        more[one.pod] = msgspec.structs.replace(one, pools=pools, buying=buying, priced=PRICED, can_ever_run=ever)
-    return [more.get(one.pod, one) for one in found]
-
-
-def _may_be_bought_for(pod: Object, found: Explanation) -> bool:
-    waits = found.state == "waiting" and not found.findings and not found.runs_on
-    return waits and not pod["spec"].get("schedulingGates")
 
 
 async def _read_pod(client: Client, namespace: str, name: str) -> Object:
@@ -192,7 +154,7 @@ async def _ask_all(options: Namespace) -> list[Explanation]:
         if facts is None:
             return await _by_operator(client, space, waiting)
         now, world = SystemClock().wall(), World(facts)
-        return await _with_pools(client, waiting, [explain(raw, facts, now, world) for raw in waiting], facts.nodes)
+        return await with_pools(client, waiting, [explain(raw, facts, now, world) for raw in waiting], facts.nodes)
 
 
 async def _by_operator(client: Client, namespace: str, pods: Sequence[Object]) -> list[Explanation]:

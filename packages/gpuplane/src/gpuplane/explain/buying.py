@@ -52,7 +52,7 @@ def buying_of(pod: Mapping[str, Any], facts: BuyingFacts) -> Buying:
         if found is not None and found[1] in claims:
             return _coming(claims[found[1]], facts)
     if not facts.known:
-        return Buying("undecided", "this user may not read whether an autoscaler is installed")
+        return Buying("undecided", "there is no right to read whether an autoscaler is installed")
     if not facts.place:
         if facts.karpenter:
             text = f"Karpenter ({facts.karpenter}) buys nodes here; the answers below are those of gpuplane's decision"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import resource
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,8 +23,9 @@ import msgspec
 
 from gpuplane.explain.answer import Explanation, FreeNode, explain
 from gpuplane.explain.reading import read_facts
-from gpuplane.explain.unnamed import unnamed
-from gpuplane.explain.world import ClusterFacts, World
+from gpuplane.explain.unnamed import unnamed, unnamed_pools
+from gpuplane.explain.with_pools import with_pools
+from gpuplane.explain.world import ClusterFacts, Object, World
 from kubekit.kube import Client, SystemClock
 
 CPU_SECONDS: Final = 30
@@ -39,17 +41,24 @@ class ExplanationRequest(msgspec.Struct, frozen=True):
     pods: tuple[str, ...]
 
 
-def answers(request: ExplanationRequest, facts: ClusterFacts, now: str) -> list[dict[str, Any]]:
-    """Explain each pod of the request to a user of its namespace; a missing pod has no explanation. Pure."""
+def explained(request: ExplanationRequest, facts: ClusterFacts, now: str) -> list[tuple[Object, Explanation]]:
+    """Explain each pod of the request that exists to a user of its namespace. Pure."""
     known = unnamed(facts, request.namespace)
     world = World(known)
     own = {raw["metadata"]["name"]: raw for raw in known.pods if raw["metadata"]["namespace"] == request.namespace}
+    return [(own[name], explain(own[name], known, now, world)) for name in dict.fromkeys(request.pods) if name in own]
+
+
+def answers(request: ExplanationRequest, explanations: Iterable[Explanation]) -> list[dict[str, Any]]:
+    """Return the answers, as many as fit into an object of the API server; a missing pod has no explanation. Pure."""
+    of_pod = {one.pod: one for one in explanations}
     found: list[dict[str, Any]] = []
     size = 0
     for name in dict.fromkeys(request.pods):
         answer: dict[str, Any] = {"pod": name}
-        if name in own:
-            answer["explanation"] = msgspec.to_builtins(_shortened(explain(own[name], known, now, world)))
+        own = of_pod.get(f"{request.namespace}/{name}")
+        if own is not None:
+            answer["explanation"] = msgspec.to_builtins(_shortened(own))
         size += len(msgspec.json.encode(answer))
         if size > LONGEST:
             break
@@ -70,7 +79,11 @@ def _distance(node: FreeNode) -> tuple[int, int, str]:
 
 async def _answer(request: ExplanationRequest, kubeconfig: Path | None, context: str | None) -> list[dict[str, Any]]:
     async with Client.connect(kubeconfig, context, user_agent="gpuplane-operator-explain") as client:
-        return answers(request, await read_facts(client), SystemClock().wall())
+        facts = await read_facts(client)
+        found = explained(request, facts, SystemClock().wall())
+        hide = functools.partial(unnamed_pools, namespace=request.namespace)
+        pods, explanations = [pod for pod, _ in found], [one for _, one in found]
+        return answers(request, await with_pools(client, pods, explanations, facts.nodes, hide))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
