@@ -23,6 +23,7 @@ from gpuplane.api.karpenter import (
 from gpuplane.api.karpenter_crds import DEFINITIONS, karpenter_crds
 from gpuplane.api.karpenter_labels import is_restricted, key_rule
 from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.api.schema import PrinterColumn
 from gpuplane.api.validation import check_object, errors
 from tests.support.realkube.stories import SHARED
@@ -80,6 +81,16 @@ kind: NodeClaim
 metadata: {name: gpu-1}
 spec:
   requirements: [{key: karpenter.sh/nodepool, operator: In, values: [gpu]}]
+"""
+OVERLAY = """
+apiVersion: karpenter.sh/v1alpha1
+kind: NodeOverlay
+metadata: {name: contract}
+spec:
+  weight: 10
+  requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [g4dn.xlarge]}]
+  priceAdjustment: "-15%"
+  capacity: {smarter-devices/fuse: "1"}
 """
 AMI = "spec.amiSelectorTerms"
 
@@ -154,10 +165,11 @@ ELSEWHERE = {
     ("Provisioner", "spec.requirements.minValues"),
     ("Provisioner", "spec.providerRef.group"),
     ("Provisioner", "status.nodes"),
+    ("NodeOverlay", "spec.requirements.minValues"),
 }
 
 
-@pytest.mark.parametrize("kind", [Provisioner, NodePool, NodeClaim, AWSNodeTemplate, EC2NodeClass])
+@pytest.mark.parametrize("kind", [Provisioner, NodePool, NodeClaim, AWSNodeTemplate, EC2NodeClass, NodeOverlay])
 def test_every_field_that_is_read_is_defined(kind: Any) -> None:
     schema = definition_of(kind.__name__)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     defined = {path.replace("[]", "").lstrip(".") for path, _ in places(schema)}
@@ -218,6 +230,22 @@ ADMITTED: list[tuple[str, str, Any]] = [
     (CLASS, "spec/kubelet", {"systemReserved": {"cpu": "100m"}, "maxPods": 20}),
     (CLASS, "spec/blockDeviceMappings", [{"ebs": {"volumeSize": "100Gi"}, "rootVolume": True}]),
     (CLASS, "spec/amiFamily", "Custom"),
+    *(
+        (OVERLAY, "spec/requirements/0", {"key": key, "operator": operator, "values": values})
+        for key, operator, values in (
+            ("karpenter.sh/capacity-type", "In", ["spot"]),
+            ("karpenter.sh/nodepool", "NotIn", ["gpu"]),
+            ("team", "Exists", []),
+            ("test.com.com/test", "DoesNotExist", []),
+            ("karpenter.k8s.aws/instance-gpu-count", "Gte", ["2"]),
+            ("topology.kubernetes.io/zone", "In", ["us-east-1a"]),
+        )
+    ),
+    (OVERLAY, "spec/requirements", []),
+    (OVERLAY, "spec/requirements/0", {"key": "team", "operator": "Exists"}),
+    *((OVERLAY, "spec/priceAdjustment", text) for text in ("+0.5", "-1", "+.5", "+120%", "-99.5%", "-100%")),
+    (OVERLAY, "spec/capacity", {"nvidia.com/gpu": 10}),
+    (OVERLAY, "spec/weight", 10000),
     (CLAIM, "spec/expireAfter", "2592000s"),
     (CLAIM, "spec/nodeClassRef", {"group": "g", "kind": "K", "name": "n"}),
 ]
@@ -303,13 +331,35 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     (CLASS, "spec/blockDeviceMappings", [{"ebs": {"iops": 3000}}], "snapshotID"),
     (CLASS, "spec/blockDeviceMappings", [{"rootVolume": True}] * 2, "rootVolume"),
     (CLASS, "spec/metadataOptions", {"httpTokens": "maybe"}, "maybe"),
+    (OVERLAY, "spec/requirements", None, "requirements"),
+    (OVERLAY, "spec/requirements/0/key", "karpenter.sh/x", "is set by Karpenter"),
+    (OVERLAY, "spec/requirements/0/key", "sub.karpenter.sh/x", "is set by Karpenter"),
+    (OVERLAY, "spec/requirements/0/key", "kubernetes.io/hostname", "is set by Karpenter"),
+    *((OVERLAY, "spec/requirements/0/key", key, key) for key in ("test.com.com}", "Test.com/test", "a/b/c", "/test")),
+    (OVERLAY, "spec/requirements/0/operator", "unknown", "unknown"),
+    (OVERLAY, "spec/requirements/0/values", [], "need"),
+    (OVERLAY, "spec/requirements/0", {"key": "a", "operator": "NotIn"}, "need"),
+    *(
+        (OVERLAY, "spec/requirements/0", {"key": "a", "operator": operator, "values": values}, "one whole number")
+        for operator in ("Gt", "Lte")
+        for values in ([], ["1", "2"], ["a"], ["-1"])
+    ),
+    (OVERLAY, "spec/requirements", [{"key": "a", "operator": "Exists"}] * 101, "100"),
+    (OVERLAY, "spec/price", "0.5", "exclude each other"),
+    *((OVERLAY, "spec/priceAdjustment", text, text) for text in ("10%", "0.5", "-101%", "+x", "-200%", "")),
+    (OVERLAY, "spec", {"requirements": [], "price": "-1"}, "-1"),
+    (OVERLAY, "spec", {"requirements": [], "price": "+1"}, "+1"),
+    *((OVERLAY, "spec/capacity", {name: "1"}, "decided by") for name in ("cpu", "memory", "ephemeral-storage", "pods")),
+    (OVERLAY, "spec/capacity", {"a/b": "many"}, "many"),
+    (OVERLAY, "spec/weight", 0, "0"),
+    (OVERLAY, "spec/weight", 10001, "10001"),
     (CLAIM, "spec/requirements", None, "requirements"),
     (CLAIM, "spec/nodeClassRef", {"group": "g", "kind": "K"}, "name"),
     (CLAIM, "spec/expireAfter", "30.0s", "30.0s"),
 ]
 
 
-@pytest.mark.parametrize("text", [PROVISIONER, TEMPLATE, POOL, CLASS, CLAIM])
+@pytest.mark.parametrize("text", [PROVISIONER, TEMPLATE, POOL, CLASS, CLAIM, OVERLAY])
 def test_each_kind_is_admitted(text: str) -> None:
     assert refusals(yaml.safe_load(text)) == []
     assert check_object(yaml.safe_load(text)) == []
@@ -381,6 +431,10 @@ def test_karpenters_columns_names_and_scale() -> None:
     }
     assert pool["names"]["categories"] == ["karpenter"] and pool["scope"] == "Cluster"
     assert definition_of("EC2NodeClass")["spec"]["names"]["shortNames"] == ["ec2nc", "ec2ncs"]
+    overlays = definition_of("NodeOverlay")["spec"]
+    assert overlays["names"]["shortNames"] == ["overlays"]
+    columns = overlays["versions"][0]["additionalPrinterColumns"]
+    assert [column["name"] for column in columns] == ["Ready", "Age", "Weight"]
     claims = definition_of("NodeClaim")["spec"]["versions"][0]["additionalPrinterColumns"]
     assert [column["name"] for column in claims if not column.get("priority")] == [
         *("Type", "Capacity", "Zone", "Node", "Ready", "Age"),

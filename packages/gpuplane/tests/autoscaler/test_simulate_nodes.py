@@ -329,3 +329,35 @@ def test_zones_and_types_without_a_meaning_are_refused(tmp_path: Path, capsys: p
     assert "'a, ' has an empty name" in capsys.readouterr().err
     assert main(["simulate", "nodes", *files, "--types", str(tmp_path / "types.csv")]) == 1
     assert "vcpu is 0" in capsys.readouterr().err
+
+
+OVERLAY = """
+apiVersion: karpenter.sh/v1alpha1
+kind: NodeOverlay
+metadata: {name: NAME}
+spec:
+  requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [g4dn.xlarge]}]
+  price: "PRICE"
+---
+"""
+
+
+def overlays(*pairs: tuple[str, str]) -> str:
+    return "".join(OVERLAY.replace("NAME", name).replace("PRICE", price) for name, price in pairs)
+
+
+def test_overlays_of_the_files_change_prices(files: Files) -> None:
+    found = printed(files).add("--pools", "overlays.yaml", overlays(("dear", "5.0"))).json()
+    assert [(node["type"], node["dollars_per_hour"]) for node in found["nodes"]] == [("g4dn.2xlarge", 0.752)]
+    assert found["prices"].endswith("on-demand, with NodeOverlays")
+
+
+def test_an_overlay_in_conflict_is_named_and_not_applied(files: Files) -> None:
+    out = printed(files).add("--pools", "overlays.yaml", overlays(("a", "9"), ("b", "0.25"))).run()
+    assert "the NodeOverlay a is not applied: conflict with the overlay b, which sets the price of g4dn" in files.err
+    assert "total 0.25 $/h 1 node" in [" ".join(line.split()) for line in out.splitlines()]
+
+
+def test_an_overlay_that_breaks_a_rule_is_refused_with_the_rule(files: Files) -> None:
+    printed(files).add("--pools", "overlays.yaml", overlays(("a", "-1"))).run(code=1)
+    assert "NodeOverlay/a" in files.err and "spec.price: '-1' is no price such as 0.5" in files.err

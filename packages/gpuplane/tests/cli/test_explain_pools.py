@@ -24,6 +24,7 @@ from gpuplane.api.karpenter import (
     declared_pool,
 )
 from gpuplane.api.karpenter_crds import karpenter_crds
+from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.terminal import Console
@@ -32,6 +33,7 @@ from gpuplane.explain.pool_reading import read_pool_facts
 from gpuplane.explain.pool_trouble import PoolTrouble, pool_trouble
 from gpuplane.explain.pools import PoolFacts, pool_answers
 from gpuplane.explain.proving import Cure
+from gpuplane.operator.autoscaler_install import NAME as AUTOSCALER
 from gpuplane.operator.installation import resource_of
 from kubekit.api.core import Taint
 from kubekit.api.meta import ObjectMeta
@@ -455,3 +457,41 @@ async def test_pools_are_read_with_the_daemonsets_that_take_a_part_of_their_node
         assert facts is not None and facts.troubles == {
             "new": PoolTrouble("the pool's condition Ready is False: x", "y")
         }
+        facts = await read_pool_facts(admin)
+        assert facts is not None and facts.overlays == []
+
+
+async def test_overlays_count_where_the_autoscaler_takes_them_and_found_them_sound(server: ApiServer) -> None:
+    async with connected(server) as admin:
+        for definition in karpenter_crds():
+            await admin.apply(definition, "test", resource=resource_of(definition))
+        await admin.request("POST", NodePool.RESOURCE.path(), None, as_object(pool("plain")))
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}}
+        await admin.request("POST", "/api/v1/namespaces", None, space)
+        container = {"name": "main", "image": "i", "env": [{"name": "FEATURE_GATES", "value": "NodeOverlay=true"}]}
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
+        autoscaler = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": AUTOSCALER, "namespace": "gpu-operator"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
+        }
+        await admin.request("POST", "/apis/apps/v1/namespaces/gpu-operator/deployments", None, autoscaler)
+        asked = {"key": TYPES.key, "operator": "In", "values": ["g4dn.xlarge"]}
+        overlay = {
+            "apiVersion": "karpenter.sh/v1alpha1",
+            "kind": "NodeOverlay",
+            "metadata": {"name": "contract"},
+            "spec": {"requirements": [asked], "price": "0.25"},
+        }
+        await admin.request("POST", NodeOverlay.RESOURCE.path(), None, overlay)
+        prices = []
+        for status in ("False", "True"):
+            condition = {"type": "ValidationSucceeded", "status": status, "reason": "x", "observedGeneration": 1}
+            patch = {"status": {"conditions": [condition]}}
+            await admin.patch(NodeOverlay, "contract", patch, subresource="status")
+            facts = await read_pool_facts(admin)
+            assert facts is not None
+            [answer] = pool_answers(pod(), msgspec.structs.replace(facts, troubles={}))
+            prices.append(answer.price)
+        assert prices == [0.526, 0.25]

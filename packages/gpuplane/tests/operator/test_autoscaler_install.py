@@ -51,11 +51,12 @@ def test_nothing_of_it_is_installed_unless_asked_for() -> None:
 def test_definitions_come_first_and_the_deployment_last() -> None:
     found = kinds(installation(autoscaler=DEMO))
     added = [title for title in found if title not in kinds(installation())]
-    assert added[:5] == [
+    assert added[:6] == [
         *("CustomResourceDefinition provisioners.karpenter.sh", "CustomResourceDefinition nodepools.karpenter.sh"),
         "CustomResourceDefinition nodeclaims.karpenter.sh",
         "CustomResourceDefinition awsnodetemplates.karpenter.k8s.aws",
         "CustomResourceDefinition ec2nodeclasses.karpenter.k8s.aws",
+        "CustomResourceDefinition nodeoverlays.karpenter.sh",
     ]
     assert found[-1] == f"Deployment {NAME}" and f"Secret {NAME}" not in found
 

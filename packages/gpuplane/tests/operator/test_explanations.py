@@ -182,7 +182,8 @@ async def test_explain_works_for_a_user_with_the_role_view_in_one_namespace(clus
 async def test_the_operator_answers_what_pools_would_buy_as_the_command_does(cluster: World, tmp_path: Path) -> None:
     """An administrator and a user of one namespace read the same about pools, and the user no name of other tenants."""
     client = cluster.client
-    for manifest in installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "demo"})):
+    asked = AutoscalerInstall({"CLUSTER_NAME": "demo", "FEATURE_GATES": "NodeOverlay=true"})
+    for manifest in installation(autoscaler=asked):
         if manifest["kind"] in (*RIGHTS, "CustomResourceDefinition") or manifest["metadata"]["name"] == AUTOSCALER:
             await client.apply(manifest, "test", resource=resource_of(manifest))
     template = {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -208,7 +209,7 @@ async def test_the_operator_answers_what_pools_would_buy_as_the_command_does(clu
         assert mine[part] == theirs[part]
     granted = {
         (verb, resource)
-        for role in installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "demo"}))
+        for role in installation(autoscaler=asked)
         if role["kind"] in ("Role", "ClusterRole") and "explain-pools" in role["metadata"]["name"]
         for rule in role["rules"]
         for resource in rule["resources"]
@@ -216,7 +217,7 @@ async def test_the_operator_answers_what_pools_would_buy_as_the_command_does(clu
     }
     text = (await client.request("GET", "/metrics")).decode()
     line = re.compile(r'verb="(\w+)",resource="([\w/]*)",[^}]*user="system:serviceaccount:gpu-operator:gpu-operator"')
-    assert len(granted) == 6 and granted <= set(line.findall(text)), "rights that the answer does not use"
+    assert len(granted) == 7 and granted <= set(line.findall(text)), "rights that the answer does not use"
 
 
 async def test_quota_and_own_pods_are_named(cluster: World, tmp_path: Path) -> None:

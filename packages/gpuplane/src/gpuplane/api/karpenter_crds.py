@@ -1,21 +1,23 @@
-"""The CustomResourceDefinitions of Karpenter's pools and NodeClaims, which `gpuplane install --autoscaler` applies.
+"""The CustomResourceDefinitions of Karpenter's kinds, which `gpuplane install --autoscaler` applies.
 
 They admit and refuse what Karpenter's own definitions do; where its webhook judged Provisioners, rules in CEL do. Two
 differences: a NodeClaim needs no nodeClassRef, since a Provisioner may describe its machines itself, and gets no
 default of expireAfter.
 
-Source: the CRDs of Karpenter 1.14 (NodePool, NodeClaim), and CRD and webhook of 0.27 (Provisioner).
+Source: the CRDs of Karpenter 1.14 (NodePool, NodeClaim) and 1.15 (NodeOverlay), and CRD and webhook of 0.27
+(Provisioner).
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from gpuplane.api import karpenter
+from gpuplane.api import karpenter, nodeoverlay
 from gpuplane.api.karpenter import NodePool, Provisioner
 from gpuplane.api.karpenter_aws_crds import AWS_DEFINITIONS, inline_provider, kubelet
 from gpuplane.api.karpenter_labels import RESTRICTED, key_rule
 from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.api.schema import PrinterColumn, ServedKind, definition
 from gpuplane.api.schema_forms import (
     Schema,
@@ -243,6 +245,61 @@ def _node_claim() -> Schema:
     return _object("A node that is wanted, on its way, running or ending.", spec, status)
 
 
+def _node_overlay() -> Schema:
+    restricted = [
+        {
+            "rule": f"self in ['{karpenter.CAPACITY_TYPE_LABEL}', '{karpenter.POOL_LABEL}'] "
+            f"|| !self.find('^([^/]+)').endsWith('{karpenter.GROUP}')",
+            "message": f"the label {RESTRICTED}",
+        },
+        {"rule": f"self != '{nodeoverlay.HOSTNAME}'", "message": f"the label {RESTRICTED}"},
+    ]
+    item = group(
+        "a condition on a label",
+        {
+            "key": text(
+                "label of the nodes",
+                maxLength=316,
+                pattern=LABEL_KEY,
+                **{"x-kubernetes-validations": restricted},
+            ),
+            "operator": text("how the values are compared", enum=list(karpenter.OPERATORS)),
+            "values": entries("values of the label; one whole number for Gt, Lt, Gte and Lte", {"type": "string"}),
+        },
+        ("key", "operator"),
+        [
+            rule(
+                "!(self.operator in ['In', 'NotIn']) || (has(self.values) && self.values.size() > 0)",
+                "In and NotIn need values",
+            ),
+            rule(
+                "!(self.operator in ['Gt', 'Lt', 'Gte', 'Lte']) || (has(self.values) && self.values.size() == 1 "
+                "&& self.values[0].matches('^[0-9]+$'))",
+                "Gt, Lt, Gte and Lte need one whole number from 0 on",
+            ),
+        ],
+    )
+    capacity = amounts("further resources of the nodes; those of the type itself are not changed")
+    own = ", ".join(f"'{name}'" for name in nodeoverlay.OWN_RESOURCES)
+    capacity["x-kubernetes-validations"] = [
+        {"rule": f"self.all(x, !(x in [{own}]))", "message": "is decided by the instance type"}
+    ]
+    fields = {
+        "requirements": entries("conditions on labels of the instance type, its offering and the pool", item)
+        | {"maxItems": nodeoverlay.MOST_REQUIREMENTS},
+        "price": text("price in dollars an hour", pattern=nodeoverlay.PRICE),
+        "priceAdjustment": text(
+            "change of the price: an amount in dollars or a percentage, with its sign",
+            pattern=nodeoverlay.PRICE_ADJUSTMENT,
+        ),
+        "capacity": capacity,
+        "weight": whole("overlays of higher weight count first; 0 if absent", 1, 10_000, format="int32"),
+    }
+    both = [rule("!has(self.price) || !has(self.priceAdjustment)", "price and priceAdjustment exclude each other")]
+    spec = group("the change", fields, ("requirements",), both)
+    return _object("Other prices and further resources of matching instance types.", spec, {"conditions": conditions()})
+
+
 def _object(about: str, spec: Schema, status: dict[str, Schema]) -> Schema:
     return group(about, {"spec": spec, "status": group("what is", status)}, ("spec",))
 
@@ -300,6 +357,19 @@ DEFINITIONS: Final = (
         ),
     ),
     *AWS_DEFINITIONS,
+    ServedKind(
+        kind=NodeOverlay,
+        singular="nodeoverlay",
+        schema=_node_overlay,
+        short_names=("overlays",),
+        categories=("karpenter",),
+        status_subresource=True,
+        columns=(
+            PrinterColumn("Ready", _READY),
+            _AGE,
+            PrinterColumn("Weight", ".spec.weight", type="integer", wide=True),
+        ),
+    ),
 )
 
 

@@ -34,7 +34,8 @@ _TEMPLATE: Final = ("spec", "template", "spec")
 _POD_SPECS: Final = {"Pod": ("spec",), "Deployment": _TEMPLATE, "DaemonSet": _TEMPLATE, "StatefulSet": _TEMPLATE}
 # Programs whose kinds stand next to GPUs, by group.
 _PROGRAMS: Final = {
-    "karpenter.sh": "Karpenter; gpuplane's autoscaler serves Provisioner of v1alpha5, NodePool and NodeClaim of v1",
+    "karpenter.sh": "Karpenter; gpuplane's autoscaler serves Provisioner of v1alpha5, NodePool and NodeClaim of v1,"
+    " NodeOverlay of v1alpha1",
     "karpenter.k8s.aws": "Karpenter; gpuplane's autoscaler serves AWSNodeTemplate of v1alpha1 and EC2NodeClass of v1",
     "monitoring.coreos.com": "the Prometheus operator",
     "kueue.x-k8s.io": "Kueue",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -39,6 +39,7 @@ from gpuplane.api.marks import FieldRule
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.nodefeature import GROUP, NodeFeature, NodeFeatureRule
 from gpuplane.api.nodefeature_checks import RuleProblem, problems
+from gpuplane.api.nodeoverlay import NodeOverlay, overlay_problems
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.schema import Schema, rules_of, schema_of
 from kubekit.api import quantity
@@ -49,7 +50,7 @@ K = TypeVar("K", bound=KubeObject)
 
 POOLS: Final = (Provisioner, NodePool)
 CLASSES: Final = (AWSNodeTemplate, EC2NodeClass)
-KARPENTER: Final = (*POOLS, NodeClaim, *CLASSES)
+KARPENTER: Final = (*POOLS, NodeClaim, *CLASSES, NodeOverlay)
 KINDS: Final[tuple[type[Any], ...]] = (
     *(ClusterPolicy, GPUNode, NVIDIADriver, NodeFeature, NodeFeatureRule),
     *KARPENTER,
@@ -97,7 +98,13 @@ def _of_rule(problem: RuleProblem) -> Finding:
 
 def _of_karpenter(kind: type[Any], data: Mapping[str, Any]) -> list[Finding]:
     """Return the findings about rules of Karpenter's kinds."""
-    found = pool_problems(data) if kind in POOLS else class_problems(data) if kind in CLASSES else ()
+    found: Iterable[tuple[str, str]] = ()
+    if kind in POOLS:
+        found = pool_problems(data)
+    elif kind in CLASSES:
+        found = class_problems(data)
+    elif kind is NodeOverlay:
+        found = overlay_problems(msgspec.convert(data, NodeOverlay))
     return [
         Finding(code="GP140", path=path, message=message, severity="warning", at="key")
         if path == STATIC

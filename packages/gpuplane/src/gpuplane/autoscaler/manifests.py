@@ -15,6 +15,7 @@ from gpuplane.api.chartvalues import is_values
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.api.karpenter_checks import is_class, is_pool, read_class, read_pool
+from gpuplane.api.nodeoverlay import NodeOverlay, is_overlay, read_overlay
 from gpuplane.autoscaler.asks import read_pod
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.autoscaler.policies import plugin_environment, policy_sharing
@@ -26,18 +27,22 @@ _MOST_PODS: Final = 100_000
 
 
 class NodeQuestion(msgspec.Struct, frozen=True):
-    """The pods that wait and the pools that may buy for them. `pods` and `daemons` are pod objects."""
+    """The pods that wait and the pools that may buy for them. `pods` and `daemons` are pod objects.
+
+    `overlays` are sound each for itself; whether two are in conflict depends on the offers.
+    """
 
     pools: tuple[DeclaredPool, ...] = ()
     classes: tuple[DeclaredClass, ...] = ()
     pods: tuple[dict[str, Any], ...] = ()
     daemons: tuple[dict[str, Any], ...] = ()
     sharing: SharingSettings = SharingSettings()
+    overlays: tuple[NodeOverlay, ...] = ()
     others: tuple[str, ...] = ()
 
 
 def read_question(objects: Iterable[Any]) -> NodeQuestion:
-    """Sort objects by what they say. Raises InvalidInput for an invalid pool, workload or ClusterPolicy."""
+    """Sort objects by what they say. Raises InvalidInput for an invalid pool, overlay, workload or ClusterPolicy."""
     pools: list[DeclaredPool] = []
     classes: list[DeclaredClass] = []
     pods: list[dict[str, Any]] = []
@@ -45,6 +50,7 @@ def read_question(objects: Iterable[Any]) -> NodeQuestion:
     policies: list[ClusterPolicy] = []
     maps: dict[str, dict[str, str]] = {}
     values: list[Mapping[str, Any]] = []
+    overlays: dict[str, NodeOverlay] = {}
     others: dict[str, None] = {}
     for data in _flattened(objects):
         kind = data.get("kind")
@@ -52,6 +58,10 @@ def read_question(objects: Iterable[Any]) -> NodeQuestion:
             pools.append(read_pool(data))
         elif is_class(data):
             classes.append(read_class(data))
+        elif is_overlay(data):
+            overlay = read_overlay(data)
+            if overlays.setdefault(_name(data), overlay) is not overlay:
+                raise InvalidInput("there are two overlays of this name", where=_where(data), cure="give each its own")
         elif kind == "DaemonSet":
             daemons += _pods_of(data, 1)
         elif kind == "ClusterPolicy":
@@ -68,7 +78,9 @@ def read_question(objects: Iterable[Any]) -> NodeQuestion:
             pods += [pod for pod in _pods_of(data, count) if not pod["spec"].get("nodeName")]
     _distinct(pools)
     return NodeQuestion(
-        tuple(pools), tuple(classes), tuple(pods), tuple(daemons), _sharing(policies, maps, values), tuple(others)
+        *(tuple(pools), tuple(classes), tuple(pods), tuple(daemons), _sharing(policies, maps, values)),
+        tuple(overlays.values()),
+        tuple(others),
     )
 
 

@@ -18,6 +18,7 @@ from gpuplane.autoscaler.garbage import InstanceCollector
 from gpuplane.autoscaler.lifecycle.controller import LifecycleController
 from gpuplane.autoscaler.lifecycle.writer import LifecycleWriter
 from gpuplane.autoscaler.metrics import AutoscalerState
+from gpuplane.autoscaler.overlay_status import OverlayStatusController
 from gpuplane.autoscaler.pool_status import PoolStatusController
 from gpuplane.autoscaler.providers.provider import CloudProvider
 from gpuplane.autoscaler.provisioning import KEY, ProvisioningController
@@ -56,7 +57,7 @@ class AutoscalerProcess:
         clock = clock or SystemClock()
         self.informers = SharedInformers(client, clock)
         self._events = EventRecorder(client, AGENT, instance=identity, clock=clock)
-        self.watch = ClusterWatch(client, self.informers, clock)
+        self.watch = ClusterWatch(client, self.informers, clock, overlays=settings.node_overlay)
         self.closed = ClosedOfferings(clock, lambda: self.provisioning.controller.enqueue(KEY))
         self.cloud = CloudView(provider, self.closed, settings.region)
         self.writer = ClaimWriter(client, self.watch, Nominations(clock, settings.nominated_seconds), clock)
@@ -86,6 +87,8 @@ class AutoscalerProcess:
         ]
         if settings.node_repair:
             self.controllers.append(RepairController(*parts, provider, self._events, clock))
+        if self.watch.overlays is not None:
+            self.controllers.append(OverlayStatusController(client, self.watch, self.watch.overlays, self.cloud, clock))
         self._clock = clock
 
     async def run(self) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from gpuplane.api.durations import duration
 from kubekit.errors import InvalidInput
 
+NODE_OVERLAY: Final = "NodeOverlay"
+_GATES: Final = frozenset(("NodeRepair", NODE_OVERLAY))
+
 
 class AutoscalerSettings(msgspec.Struct, frozen=True):
     """`cluster` names the cluster in the cloud's tags. `batch_idle` and `batch_longest` are seconds.
 
     `region` is the value of the nodes' region label; empty for an unknown region. `node_repair`: broken nodes are
-    restarted, then replaced.
+    restarted, then replaced. `node_overlay`: NodeOverlays change prices and resources.
     """
 
     cluster: str
@@ -22,6 +26,7 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
     batch_longest: float = 10.0
     region: str = ""
     node_repair: bool = False
+    node_overlay: bool = False
 
     @property
     def nominated_seconds(self) -> float:
@@ -31,6 +36,7 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
 
 def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
     """Read the settings. Raises InvalidInput for a missing cluster name, an invalid duration or an unknown gate."""
+    gates = open_gates(environment.get("FEATURE_GATES", ""))
     cluster = environment.get("CLUSTER_NAME", "")
     if not cluster:
         raise InvalidInput("the cluster has no name for the cloud's tags", where="CLUSTER_NAME", cure="set it")
@@ -39,14 +45,15 @@ def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
         _seconds(environment, "BATCH_IDLE_DURATION", 1.0),
         _seconds(environment, "BATCH_MAX_DURATION", 10.0),
         environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION", ""),
-        _has_gate(environment, "NodeRepair"),
+        "NodeRepair" in gates,
+        NODE_OVERLAY in gates,
     )
 
 
-def _has_gate(environment: Mapping[str, str], gate: str) -> bool:
-    """Return whether FEATURE_GATES, as A=true,B=false, opens a gate. No other gate can be opened here."""
+def open_gates(text: str) -> frozenset[str]:
+    """Return the gates that FEATURE_GATES opens, as A=true,B=false. Raises InvalidInput for another form or gate."""
     opened = set()
-    for part in filter(None, environment.get("FEATURE_GATES", "").split(",")):
+    for part in filter(None, text.split(",")):
         name, _, value = part.strip().partition("=")
         if value.lower() not in ("true", "false"):
             raise InvalidInput(
@@ -54,10 +61,10 @@ def _has_gate(environment: Mapping[str, str], gate: str) -> bool:
             )
         if value.lower() == "true":
             opened.add(name)
-    if others := sorted(opened - {gate}):
+    if others := sorted(opened - _GATES):
         what = f"the feature gates {', '.join(others)} are not there"
         raise InvalidInput(what, where="FEATURE_GATES", cure="set them to false, or leave them out")
-    return gate in opened
+    return frozenset(opened)
 
 
 def _seconds(environment: Mapping[str, str], name: str, otherwise: float) -> float:

@@ -13,12 +13,14 @@ from gpuplane.api import karpenter
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.api.nodeclaim import DISRUPTED_TAINT, NodeClaim
+from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.autoscaler.asks import PodAsk, asks_of, selected_values
 from gpuplane.autoscaler.catalogue import InstanceType
 from gpuplane.autoscaler.existing import ExistingNode
 from gpuplane.autoscaler.nodes import OptionIndex, claim_options, node_of_claim, node_without_claim
 from gpuplane.autoscaler.observed import DaemonView, PodView
 from gpuplane.autoscaler.options import Learned, PoolOptions, SharingSettings, make_options
+from gpuplane.autoscaler.overlays import apply_overlays
 from gpuplane.autoscaler.quantities import as_quantities
 from kubekit.api.core import Node
 from kubekit.scheduling.podinfo import Requests, amounts
@@ -28,7 +30,10 @@ ClosedOffering = tuple[str, str, str]
 
 
 class ScalingFacts(msgspec.Struct, frozen=True):
-    """The objects of the cluster that decisions read. `gpunodes` are by the name of their node."""
+    """The objects of the cluster that decisions read.
+
+    `gpunodes` are by the name of their node, `overlays` those without a conflict.
+    """
 
     pods: Sequence[PodView] = ()
     nodes: Sequence[Node] = ()
@@ -38,6 +43,7 @@ class ScalingFacts(msgspec.Struct, frozen=True):
     classes: Sequence[DeclaredClass] = ()
     daemons: Sequence[DaemonView] = ()
     sharing: SharingSettings = SharingSettings()
+    overlays: Sequence[NodeOverlay] = ()
 
 
 class CloudFacts(msgspec.Struct, frozen=True):
@@ -144,6 +150,7 @@ def make_offers(facts: ScalingFacts, cloud: CloudFacts, asked: Mapping[str, froz
             asked=asked,
             learned=cloud.learned,
         )
+        found = apply_overlays(found, facts.overlays)
         used = used_of_pool(pool.name, facts.claims, found)
         offers.append(msgspec.structs.replace(found, pool=msgspec.structs.replace(pool, used=as_quantities(used))))
     return tuple(offers)

@@ -22,9 +22,11 @@ from gpuplane.api.karpenter import (
     declared_pool,
 )
 from gpuplane.api.nodeclaim import INITIALIZED, NodeClaim
+from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.autoscaler.nodes import is_true
 from gpuplane.autoscaler.observed import DaemonView, PodView, RawDaemonSet, RawPod, view_daemon, view_pod
 from gpuplane.autoscaler.options import Learned, SharingSettings
+from gpuplane.autoscaler.overlays import is_applied
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.requirements import pool_conditions
 from gpuplane.autoscaler.snapshot import ScalingFacts
@@ -40,9 +42,9 @@ BY_NODE: Final = "node"  # index of pods
 
 
 class ClusterWatch:
-    """The informers that decisions read."""
+    """The informers that decisions read. `overlays` is None where NodeOverlays have no effect."""
 
-    def __init__(self, client: Client, informers: SharedInformers, clock: Clock) -> None:
+    def __init__(self, client: Client, informers: SharedInformers, clock: Clock, *, overlays: bool = False) -> None:
         self.nodes = informers.of(Node)
         self.claims = informers.of(NodeClaim)
         self.gpunodes = informers.of(GPUNode)
@@ -50,6 +52,7 @@ class ClusterWatch:
         self.node_pools = informers.of(NodePool)
         self.templates = informers.of(AWSNodeTemplate)
         self.node_classes = informers.of(EC2NodeClass)
+        self.overlays = informers.of(NodeOverlay) if overlays else None
         self.policies = informers.of(ClusterPolicy)
         self.configs = informers.of(ConfigMap, names.OPERATOR_NAMESPACE)
         # Controllers that ask for pods get these views: pods are in memory once.
@@ -70,6 +73,7 @@ class ClusterWatch:
         return (
             *(self.nodes, self.claims, self.gpunodes, self.provisioners, self.node_pools, self.templates),
             *(self.node_classes, self.policies, self.configs, self.pods, self.daemons),
+            *([self.overlays] if self.overlays is not None else ()),
         )
 
     def waiting(self) -> list[PodView]:
@@ -100,6 +104,10 @@ class ClusterWatch:
             except InvalidInput as error:
                 self._log_once(f"{one.RESOURCE.kind}/{one.metadata.name}", str(error))
         return found
+
+    def applied_overlays(self) -> list[NodeOverlay]:
+        """Return the NodeOverlays that were found sound."""
+        return [one for one in self.overlays.items() if is_applied(one)] if self.overlays is not None else []
 
     def sharing(self) -> SharingSettings:
         """Return how the ClusterPolicy in force shares GPUs; without one each GPU is one `nvidia.com/gpu`."""
@@ -139,6 +147,7 @@ class ClusterWatch:
             classes=self.classes(),
             daemons=[daemon for daemon in self.daemons.items() if isinstance(daemon, DaemonView)],
             sharing=self.sharing(),
+            overlays=self.applied_overlays(),
         )
 
     def _log_once(self, about: str, why: str) -> None:

@@ -17,6 +17,7 @@ from gpuplane.autoscaler.asks import PodAsk, counted_in_gpus, read_asks, selecte
 from gpuplane.autoscaler.catalogue import InstanceType, aws_catalogue
 from gpuplane.autoscaler.manifests import NodeQuestion, read_question
 from gpuplane.autoscaler.options import PoolOptions, make_options
+from gpuplane.autoscaler.overlays import overlaid
 from gpuplane.autoscaler.providers import aws_types
 from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, decide_purchase
 from gpuplane.cli.forms import as_document
@@ -41,9 +42,16 @@ def nodes(options: Namespace, screen: Console) -> int:
         raise InvalidInput("no file has a pod that waits", where="--pods", cure="a Pod, a workload, or a CSV of pods")
     catalogue, prices = _catalogue(options)
     asks = read_asks(question.pods)
-    ours = decide_purchase(asks, _offers(question, catalogue, options, asks))
+    offers, verdicts = overlaid(_offers(question, catalogue, options, asks), question.overlays)
+    for name, verdict in verdicts.items():
+        if verdict.reason:
+            screen.say(f"the NodeOverlay {name} is not applied: {verdict.message}")
+    ours = decide_purchase(asks, offers)
     unaware = msgspec.structs.replace(question, sharing=msgspec.structs.replace(question.sharing, known=False))
-    theirs = decide_as_karpenter(counted_in_gpus(asks), _offers(unaware, catalogue, options, asks))
+    offers, _ = overlaid(_offers(unaware, catalogue, options, asks), question.overlays)
+    theirs = decide_as_karpenter(counted_in_gpus(asks), offers)
+    if question.overlays:
+        prices += ", with NodeOverlays"
     if options.html is not None:
         _write(options.html, nodes_page(ours, theirs, draw(ours.nodes, asks), prices))
     if options.output != "text":

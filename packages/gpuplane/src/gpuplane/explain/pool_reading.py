@@ -24,10 +24,13 @@ from gpuplane.api.karpenter import (
     declared_pool,
 )
 from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.autoscaler.catalogue import REGION_LABEL
 from gpuplane.autoscaler.options import SharingSettings
+from gpuplane.autoscaler.overlays import is_applied
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.rival import find_karpenter
+from gpuplane.autoscaler.settings import NODE_OVERLAY, open_gates
 from gpuplane.explain.buying import BuyingFacts
 from gpuplane.explain.pool_trouble import pool_trouble
 from gpuplane.explain.pools import PoolFacts
@@ -57,6 +60,7 @@ async def read_pool_facts(client: Client, nodes: Iterable[Object] = ()) -> PoolF
     policies, daemons, autoscaler = await asyncio.gather(
         _objects(client, ClusterPolicy), _raw(client, DaemonSet.RESOURCE.path(None)), _autoscaler(client)
     )
+    overlays = await _objects(client, NodeOverlay) if _has_overlays(autoscaler) else []
     labels = ((node["metadata"].get("labels") or {}).get(REGION_LABEL, "") for node in nodes)
     return PoolFacts(
         pools=[declared_pool(pool) for pool in pools],
@@ -64,6 +68,7 @@ async def read_pool_facts(client: Client, nodes: Iterable[Object] = ()) -> PoolF
         sharing=await _sharing(client, policies),
         daemons=[_pod_of(daemon) for daemon in daemons],
         region=_region(autoscaler) or next(filter(None, labels), ""),
+        overlays=[overlay for overlay in overlays if is_applied(overlay)],
         troubles={pool.metadata.name: why for pool in pools if (why := pool_trouble(pool, classes))},
     )
 
@@ -110,10 +115,22 @@ async def _autoscaler(client: Client) -> Deployment | None:
         return None
 
 
+def _settings(autoscaler: Deployment | None) -> dict[str, str]:
+    """Return the environment that the autoscaler's Deployment sets."""
+    containers = autoscaler.spec.template.spec.containers if autoscaler is not None else ()
+    return {variable.name: variable.value for container in containers for variable in container.env}
+
+
+def _has_overlays(autoscaler: Deployment | None) -> bool:
+    try:
+        return NODE_OVERLAY in open_gates(_settings(autoscaler).get("FEATURE_GATES", ""))
+    except InvalidInput:
+        return False  # the autoscaler does not start with such gates
+
+
 def _region(autoscaler: Deployment | None) -> str:
     """Return the region that the autoscaler's Deployment is set to; empty where its instance tells it."""
-    containers = autoscaler.spec.template.spec.containers if autoscaler is not None else ()
-    values = {variable.name: variable.value for container in containers for variable in container.env}
+    values = _settings(autoscaler)
     return values.get("AWS_REGION") or values.get("AWS_DEFAULT_REGION") or ""
 
 

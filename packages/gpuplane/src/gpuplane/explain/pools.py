@@ -13,9 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
+from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.autoscaler.asks import read_asks, selected_values
 from gpuplane.autoscaler.catalogue import REGION_LABEL, SPOT
 from gpuplane.autoscaler.options import PoolOptions, SharingSettings, make_options
+from gpuplane.autoscaler.overlays import apply_overlays
 from gpuplane.autoscaler.purchase import BoughtNode, decide_purchase
 from gpuplane.explain.answer import PoolAnswer
 from gpuplane.explain.pod_cures import made_again
@@ -35,7 +37,7 @@ class PoolFacts(msgspec.Struct, frozen=True):
     """The pools of the cluster, and what makes their nodes. `daemons` are a pod of each DaemonSet.
 
     `region` is that of the autoscaler, or of the cluster's nodes; empty for an unknown region. `troubles` is pool ->
-    why nothing is bought for it at all.
+    why nothing is bought for it at all. `overlays` are the NodeOverlays that count.
     """
 
     pools: Sequence[DeclaredPool] = ()
@@ -44,6 +46,7 @@ class PoolFacts(msgspec.Struct, frozen=True):
     daemons: Sequence[Mapping[str, Any]] = ()
     region: str = ""
     troubles: Mapping[str, PoolTrouble] = {}
+    overlays: Sequence[NodeOverlay] = ()
 
 
 def pool_answers(pod: Mapping[str, Any], facts: PoolFacts) -> tuple[PoolAnswer, ...]:
@@ -163,7 +166,7 @@ class _Asker:
     def _offers(self, pod: dict[str, Any], pool: DeclaredPool) -> PoolOptions:
         asks = read_asks([pod])
         market = pool_market(pool, asks, self._facts.region)
-        return make_options(
+        found = make_options(
             pool,
             self._facts.classes,
             market.types,
@@ -173,6 +176,7 @@ class _Asker:
             zones=market.zones,
             asked=selected_values(asks),
         )
+        return apply_overlays(found, self._facts.overlays)
 
 
 def _cure(pod: dict[str, Any], done: Sequence[PoolChange], node: BoughtNode) -> Cure:

@@ -62,6 +62,10 @@ def _answered(
     from gpuplane.explain.buying import buying_of
     from gpuplane.explain.pools import pool_answers
 
+    priced = PRICED
+    if facts.overlays:
+        names = ", ".join(sorted(one.metadata.name for one in facts.overlays))
+        priced += f"; changed by NodeOverlays: {names}"
     answers: dict[bytes, tuple[PoolAnswer, ...]] = {}  # pods of one workload have the same
     more: dict[str, Explanation] = {}
     for pod, one in pairs:
@@ -72,7 +76,7 @@ def _answered(
         pools = answers[alike]
         ever = one.can_ever_run or any(answer.type for answer in pools)
         buying = buying_of(pod, traces)
-        more[one.pod] = msgspec.structs.replace(one, pools=pools, buying=buying, priced=PRICED, can_ever_run=ever)
+        more[one.pod] = msgspec.structs.replace(one, pools=pools, buying=buying, priced=priced, can_ever_run=ever)
     return more
 
 

@@ -36,7 +36,8 @@ SETTINGS: Final = {
     "SERVICE_CIDR": "network of Services, as 10.100.0.0/16; AL2023 needs it in its user data",
     "AWS_DEFAULT_INSTANCE_PROFILE": "instance profile of classes that name none",
     "ISOLATED_VPC": "`true`: the network has no way to the price list",
-    "FEATURE_GATES": "`NodeRepair=true`: broken nodes are restarted, then replaced",
+    "FEATURE_GATES": "`NodeRepair=true`: broken nodes are restarted, then replaced; `NodeOverlay=true`: NodeOverlays"
+    " change prices and resources",
 }
 """Name -> meaning. Credentials and every other `AWS_` name that boto3 reads are settings too."""
 
