@@ -2,10 +2,10 @@
 
 min sum(price x nodes), so that for each kind of pods the patterns of the nodes hold all of them. Patterns are generated
 where the program's dual prices say that a node would pay (Gilmore and Gomory, 1961), by a greedy knapsack, so that the
-program's value is a good figure and no proven bound. The fractional answer is rounded down, and the rest is bought node
-by node: the pattern with the highest value for its price, valued by the duals. The program learns the patterns of that
-answer, and the next turn begins. Pure; bounded by steps, not by time, so that the same question always has the same
-answer.
+program's value is a good figure and no proven bound. The fractional answer is rounded, down and to the nearest, and the
+rest is bought node by node: the pattern with the highest value for its price, valued by the duals. The program learns
+the patterns of these answers, and the next turn begins. Pure; bounded by steps, not by time, so that the same question
+always has the same answer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from gpuplane.autoscaler.patterns import Pattern, PatternMachine
 
@@ -25,11 +27,28 @@ _COLUMNS_A_ROUND: Final = 12
 _MANY_MACHINES: Final = 100  # from which only those are looked at that are among the cheapest for some kind alone
 _CHEAPEST_FOR_A_KIND: Final = 6
 
+_HALF: Final = 0.5
+
 Purchase = tuple[PatternMachine, Pattern, int]
 """A machine, the pods on each, and the number of such machines."""
 
 SinglePattern = tuple[float, int, PatternMachine]
 """The cheapest way to hold one kind alone: (price of a pod, pods on a node, machine)."""
+
+
+class _Rounding(msgspec.Struct, frozen=True):
+    """`keep` is the part of the program's nodes that is bought; fractions from 1 - `up` on are whole nodes."""
+
+    keep: float
+    up: float = 1e-6
+
+    def order(self, amount: float) -> float:
+        """Return by what nodes come first: the nearest to a whole one, or the most."""
+        return amount % 1 if self.up >= _HALF else amount
+
+
+_GREEDY: Final = _Rounding(0.0)
+_ROUNDINGS: Final = (_GREEDY, _Rounding(1.0), _Rounding(1.0, _HALF))
 
 
 def cover(machines: Sequence[PatternMachine], demand: Mapping[int, int]) -> list[Purchase]:
@@ -41,11 +60,11 @@ def cover(machines: Sequence[PatternMachine], demand: Mapping[int, int]) -> list
     program = _Program(demand, single)
     best: list[Purchase] = []
     if len(demand) > _MOST_KINDS:
-        return _rounded(machines, demand, program, 0.0)
+        return _rounded(machines, demand, program, _GREEDY)
     for turn in range(_TURNS):
         program.solve(machines)
-        for keep in (0.0, 1.0) if turn < _WHOLE_GREEDY_TURNS else (1.0,):
-            answer = _rounded(machines, demand, program, keep)
+        for rounding in _ROUNDINGS[0 if turn < _WHOLE_GREEDY_TURNS else 1 :]:
+            answer = _rounded(machines, demand, program, rounding)
             if not best or total_price(answer) < total_price(best) - _EPSILON:
                 best = answer
             # The patterns of a whole answer fit each other, so the program learns more from them than from prices.
@@ -157,13 +176,14 @@ class _Program:
 
 
 def _rounded(
-    machines: Sequence[PatternMachine], demand: Mapping[int, int], program: _Program, keep: float
+    machines: Sequence[PatternMachine], demand: Mapping[int, int], program: _Program, rounding: _Rounding
 ) -> list[Purchase]:
-    """Return whole nodes: `keep` of the program's, rounded down, then greedily for the pods that are left."""
+    """Return whole nodes: the program's as `rounding` says, then greedily for the pods that are left."""
     left = dict(demand)
     bought: list[Purchase] = []
-    for amount, machine, pattern in sorted(program.columns(), key=lambda column: -column[0]):
-        count = min(int(amount * keep + 1e-6), *(left[number] // each for number, each in pattern.items()))
+    for amount, machine, pattern in sorted(program.columns(), key=lambda column: -rounding.order(column[0])):
+        whole = int(amount * rounding.keep + rounding.up)
+        count = min(whole, *(left[number] // each for number, each in pattern.items()))
         if count > 0:
             _take(left, pattern, count)
             bought.append((machine, pattern, count))
