@@ -14,6 +14,7 @@ from gpuplane.autoscaler.catalogue import InstanceType
 from gpuplane.autoscaler.disruption.consolidation import ConsolidationMove, ConsolidationRound
 from gpuplane.autoscaler.disruption.facts import DisruptableNode, PodWeight
 from gpuplane.autoscaler.disruption.removal import RemovalOutcome, removal_outcome
+from gpuplane.autoscaler.disruption.screening import RemovalScreen
 from gpuplane.autoscaler.disruption.supply import PurchaseQuestion
 from gpuplane.autoscaler.existing import ExistingNode
 from gpuplane.autoscaler.overhead import allocatable
@@ -61,10 +62,10 @@ class SmallCluster:
             places.setdefault(place, []).append(objects[key])
         for number, one in enumerate(bought):
             name = f"new-{len(self.nodes)}-{number}-{gone[0]}"
-            left = [objects[key] for key in objects if key not in answer.placed]
-            self.add(name, one.option.machine.name, *left, kind=one.option.capacity_type)
-        for place, some in places.items():
-            every = [*self._pods[place], *some]
+            some = [objects[key] for key in one.pods]
+            self.add(name, one.option.machine.name, *some, kind=one.option.capacity_type)
+        for place, more in places.items():
+            every = [*self._pods[place], *more]
             old = self.nodes[place]
             self.add(place, old.machine, *every, kind=old.capacity_type)
 
@@ -93,11 +94,14 @@ class SmallCluster:
         return ExistingNode(name, self.pools[0].name, facts, free, initialized=name not in self.unready)
 
     def question(self, without: Collection[str]) -> PurchaseQuestion:
-        moved = [one for name in without for one in self._pods[name]]
-        asks = read_asks([*self.waiting, *moved])
+        """Return the needs of pods without some nodes; kinds of pods have the same number in every question."""
+        displaced = {f"ml/{one['metadata']['name']}" for name in without for one in self._pods[name]}
+        wanted = displaced.union(f"ml/{one['metadata']['name']}" for one in self.waiting)
+        every = [one for pods in (self.waiting, *self._pods.values()) for one in pods]
+        asks = [ask for ask in read_asks(every) if ask.key in wanted]
         return PurchaseQuestion(
             asks=asks,
-            displaced=frozenset(f"ml/{one['metadata']['name']}" for one in moved),
+            displaced=frozenset(displaced),
             offers=options_of(asks, *self.pools, catalogue=self.catalogue),
             nodes=[self._existing(name) for name in self.nodes if name not in without],
         )
@@ -107,7 +111,8 @@ class SmallCluster:
 
     def round(self) -> ConsolidationRound:
         """Return the facts of one try."""
-        return ConsolidationRound(list(self.nodes.values()), self.rules, self.room, self.ask, lambda: 0.0, set())
+        nodes, screen = list(self.nodes.values()), RemovalScreen(self.question)
+        return ConsolidationRound(nodes, self.rules, self.room, self.ask, lambda: 0.0, set(), screen=screen)
 
 
 def work(name: str, gpus: int = 1, **more: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.api.karpenter import PoolDisruption
+from gpuplane.autoscaler.catalogue import InstanceType
 from gpuplane.autoscaler.disruption.consolidation import (
     MULTI_POLICY,
     SINGLE_POLICY,
@@ -17,9 +19,10 @@ from gpuplane.autoscaler.disruption.consolidation import (
     consolidatable,
     decide_consolidation,
 )
-from gpuplane.autoscaler.disruption.removal import plan_drifted
+from gpuplane.autoscaler.disruption.removal import RemovalOutcome, plan_drifted
+from gpuplane.autoscaler.disruption.replacement import TOO_DEAR
 from packages.gpuplane.tests.autoscaler.disruption.small_cluster import EVERYTHING, SmallCluster, work
-from packages.gpuplane.tests.autoscaler.worlds import AWS, pool
+from packages.gpuplane.tests.autoscaler.worlds import AWS, pool, types_named
 
 
 def spot_types() -> list[object]:
@@ -68,6 +71,66 @@ def test_several_nodes_become_one() -> None:
     assert plan.policy == MULTI_POLICY
     assert len(plan.nodes) == 3
     assert [one.option.machine.name for one in bought] == ["g4dn.xlarge"]
+
+
+def test_a_node_of_four_gpus_becomes_four_cheaper_nodes() -> None:
+    cluster = SmallCluster()
+    cluster.add("a", "g4dn.12xlarge", *(work(f"p{number}") for number in range(4)))
+
+    move = decide_consolidation(cluster.round())
+
+    assert move is not None
+    plan, bought = move
+    assert [one.option.machine.name for one in bought] == ["g4dn.xlarge"] * 4
+    # Every launch may also take the next type, and something is saved all the same.
+    assert {one.machine.name for node in bought for one in node.options} == {"g4dn.xlarge", "g4dn.2xlarge"}
+    assert plan.detail == "saves 1.808 $/h, replaced by 4 x g4dn.xlarge"
+    assert confirm_move(plan, cluster.round()) is not None
+
+
+def test_several_nodes_become_several_that_neither_alone_would() -> None:
+    shapes = {"cpu": (8, 8, 1.0), "memory": (2, 64, 1.0), "both": (4, 32, 1.2)}
+    types = [
+        InstanceType(name, cpu, gib << 10, 50, (("on-demand", price),)) for name, (cpu, gib, price) in shapes.items()
+    ]
+    cluster = SmallCluster(pool("gpu", types_named(*shapes)), catalogue=types)
+    for name in ("a", "b"):
+        dear = work(f"m-{name}")
+        dear["spec"]["containers"][0]["resources"] = {"requests": {"memory": "25Gi"}}
+        cluster.add(name, "both", work(f"c-{name}", 0, cpu="3500m"), dear)
+
+    move = decide_consolidation(cluster.round())
+
+    assert move is not None
+    assert sorted(one.option.machine.name for one in move[1]) == ["cpu", "memory"]
+    assert len(move[0].nodes) == 2
+
+
+def test_several_replacements_save_a_part_of_the_price() -> None:
+    dear = [msgspec.structs.replace(one, prices=(("on-demand", 0.79),)) for one in (AWS["g4dn.xlarge"],)]
+    cluster = SmallCluster(catalogue=[*dear, AWS["g4dn.12xlarge"]])
+    cluster.add("a", "g4dn.12xlarge", *(work(f"p{number}") for number in range(4)))
+    assert decide_consolidation(cluster.round()) is None  # 3.160 is less than 3.912, but by less than a fifth
+
+    cluster.catalogue[0] = msgspec.structs.replace(dear[0], prices=(("on-demand", 0.78),))
+    assert decide_consolidation(cluster.round()) is not None
+
+
+def test_only_nodes_that_may_save_are_asked_for() -> None:
+    cluster = SmallCluster()
+    for number in range(12):
+        cluster.add(f"full-{number}", "g4dn.xlarge", work(f"p{number}", cpu="3500m"))
+    asked: list[int] = []
+
+    def ask(without: Collection[str]) -> RemovalOutcome:
+        asked.append(len(without))
+        return cluster.ask(without)
+
+    facts = msgspec.structs.replace(cluster.round(), ask=ask)
+    assert decide_consolidation(facts) is None
+    assert 1 not in asked
+    assert len(asked) <= 5
+    assert set(facts.why.values()) == {TOO_DEAR}
 
 
 def test_nothing_is_replaced_by_its_like() -> None:
@@ -133,7 +196,7 @@ def test_balanced_moves_only_what_is_worth_its_disruption() -> None:
     many = [work(f"m{number}", 0, cpu="10m") for number in range(25)]
     cluster.add("a", "g4dn.2xlarge", *many)  # saves 0.226 $/h of 12, for 26 of 29 pods' disruption
     for name in ("b", "c", "d"):
-        cluster.add(name, "g4dn.12xlarge", *(work(f"{name}{number}") for number in range(4)))
+        cluster.add(name, "g4dn.12xlarge", *(work(f"{name}{number}", cpu="11") for number in range(4)))
 
     assert decide_consolidation(cluster.round()) is None
     cluster.rules["gpu"] = EVERYTHING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from gpuplane.api.karpenter import DeclaredPool, DisruptionBudget, PoolDisruptio
 from gpuplane.api.karpenter_hash import HASH_VERSION
 from gpuplane.autoscaler.asks import read_asks
 from gpuplane.autoscaler.disruption.controller import NodeDisruptionController
+from gpuplane.autoscaler.disruption.facts import DisruptableNode
+from gpuplane.autoscaler.disruption.removal import ask_always
 from gpuplane.autoscaler.disruption.supply import PurchaseQuestion, RemovalWorld
 from gpuplane.autoscaler.providers.provider import MachineClass, ResolvedClass
 from gpuplane.autoscaler.purchase import BoughtNode
@@ -69,6 +71,9 @@ class PlayedWorld:
         asks = read_asks(moved)
         keys = frozenset(ask.key for ask in asks)
         return PurchaseQuestion(asks, keys, options_of(asks, pool()), ())
+
+    def screen(self) -> Callable[[DisruptableNode], str]:
+        return ask_always
 
     async def buy(self, nodes: Sequence[BoughtNode], *, capped: bool) -> Sequence[str]:
         made = [f"new-{len(self.bought) + number}" for number in range(min(len(nodes), self.most))]

@@ -7,15 +7,41 @@ are made for the pods of every node that may go, since a pool's own labels take 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 
 from gpuplane.autoscaler.asks import PodAsk, asks_of
 from gpuplane.autoscaler.creation import ClaimWriter
+from gpuplane.autoscaler.disruption.screening import RemovalScreen
 from gpuplane.autoscaler.disruption.supply import PurchaseQuestion
 from gpuplane.autoscaler.nodeclaims import launch_options
 from gpuplane.autoscaler.observed import PodView
 from gpuplane.autoscaler.options import PoolLimits
 from gpuplane.autoscaler.purchase import BoughtNode
 from gpuplane.autoscaler.snapshot import CloudFacts, ScalingFacts, take_snapshot
+from kubekit.scheduling.podinfo import PodInfo
+
+
+class _NumberedAsks:
+    """The pods that wait or may move, numbered together: pods of one kind are so in every question."""
+
+    def __init__(
+        self, waiting: Sequence[PodView], moving: Mapping[str, Sequence[PodView]], anti: Sequence[PodInfo]
+    ) -> None:
+        keys = {pod.info.key for pod in waiting if pod.info is not None}
+        going = [pod for pods in moving.values() for pod in pods if pod.info is not None and pod.info.key not in keys]
+        asks = asks_of([pod.reading for pod in (*waiting, *going)], anti)
+        self.by_key = {ask.key: ask for ask in asks}
+        self._waiting: list[tuple[int, PodAsk]] = []
+        self._moving: dict[str, list[tuple[int, PodAsk]]] = {}
+        for at, ask in enumerate(asks):
+            some = self._waiting if ask.key in keys else self._moving.setdefault(ask.info.node_name, [])
+            some.append((at, ask))
+
+    def without(self, nodes: Collection[str]) -> tuple[list[PodAsk], frozenset[str]]:
+        """Return the pods that wait if nodes are gone, the largest first, and those of these nodes by key."""
+        gone = [placed for name in nodes for placed in self._moving.get(name, ())]
+        asks = [ask for _, ask in sorted((*self._waiting, *gone), key=lambda placed: placed[0])]
+        return asks, frozenset(ask.key for _, ask in gone)
 
 
 class ClusterWorld:
@@ -27,7 +53,6 @@ class ClusterWorld:
         self._offers = take_snapshot(facts, cloud, claimed).offers
         self._nodes = base.nodes
         self._writer = writer
-        self._asks: dict[str, PodAsk] = {}
         self._moving: dict[str, list[PodView]] = {}
         for pod in facts.pods:
             if pod.moves and pod.info is not None:
@@ -40,12 +65,18 @@ class ClusterWorld:
         """Return node -> dollars an hour, for the nodes whose price is known."""
         return {node.name: node.price for node in self._nodes if node.price > 0}
 
+    @cached_property
+    def _asked(self) -> _NumberedAsks:
+        """Return every pod that waits or may move, numbered together."""
+        return _NumberedAsks(self._waiting, self._moving, self._anti)
+
+    def screen(self) -> RemovalScreen:
+        """Return the quick answers for nodes that surely cannot go."""
+        return RemovalScreen(self.question)
+
     def question(self, without: Collection[str]) -> PurchaseQuestion:
         """Return the needs of pods if these nodes, by name, were gone."""
-        gone = [pod for name in sorted(without) for pod in self._moving.get(name, ())]
-        asks = asks_of([pod.reading for pod in (*self._waiting, *gone)], self._anti)
-        self._asks.update((ask.key, ask) for ask in asks)
-        displaced = frozenset(pod.info.key for pod in gone if pod.info is not None)
+        asks, displaced = self._asked.without(without)
         left = [node for node in self._nodes if node.name not in without]
         return PurchaseQuestion(asks, displaced, self._offers, left)
 
@@ -60,9 +91,9 @@ class ClusterWorld:
             if capped:
                 options = tuple(one for one in node.options if not limits.lacking(one))
             else:
-                options = launch_options(node, offers[node.option.pool.name], self._asks, limits)
+                options = launch_options(node, offers[node.option.pool.name], self._asked.by_key, limits)
             limits.take(options)
-            name = await self._writer.create(node, options, self._asks)
+            name = await self._writer.create(node, options, self._asked.by_key)
             if name:
                 made.append(name)
         return made

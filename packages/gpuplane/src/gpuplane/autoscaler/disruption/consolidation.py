@@ -1,38 +1,38 @@
-"""Consolidation: nodes whose pods fit elsewhere, or on one cheaper node. Pure, but for the time that it may take.
+"""Consolidation: nodes whose pods fit elsewhere, or on cheaper nodes. Pure, but for the time that it may take.
 
-Several nodes are tried together first: of the nodes in the order of price per cost of disruption, the longest beginning
-that can go. Then each node alone. A replacement is one node and costs less than the nodes it replaces, at the dearest
-offer that its launch may take.
+Beginnings of the order of price per cost of disruption are tried first: the longest that one node replaces, or none, as
+Karpenter does, and on the way those that several nodes replace. Without a longest one, each node is tried alone. A move
+that buys nothing is taken before others, else the one that saves most.
 
 Invariants (hypothesis holds them in packages/gpuplane/tests/autoscaler/disruption/test_consolidation.py):
 
 - Every plan leaves each pod of its nodes with a place.
-- The sum of prices falls with every plan.
+- The sum of prices falls with every plan, whichever offers its launches take (`replacement`).
 - No plan has more nodes of a pool than its budgets have room for.
 
-Source: the behaviour of Karpenter 1.14, its price rule and its limits.
+Source: the behaviour of Karpenter 1.14 and its limits. Sets of replacements are ours.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from gpuplane.api.karpenter import PoolDisruption
-from gpuplane.autoscaler.catalogue import ON_DEMAND, SPOT
 from gpuplane.autoscaler.disruption.facts import UNDERUTILIZED, DisruptableNode, DisruptionPlan
-from gpuplane.autoscaler.disruption.removal import AskRemoval, RemovalOutcome
+from gpuplane.autoscaler.disruption.removal import AskRemoval, ScreenRemoval, ask_always
+from gpuplane.autoscaler.disruption.replacement import TOO_DEAR, cheaper_nodes
 from gpuplane.autoscaler.disruption.voluntary import candidates, within_room
-from gpuplane.autoscaler.options import NodeOption
 from gpuplane.autoscaler.purchase import BoughtNode
 
 MULTI_POLICY: Final = "MultiNodeConsolidation"
 SINGLE_POLICY: Final = "SingleNodeConsolidation"
 MOST_TOGETHER: Final = 100
 MULTI_SECONDS: Final = 60.0
-SINGLE_SECONDS: Final = 180.0
+SINGLE_SECONDS: Final = 3.0  # of a pass; the next one goes on with the nodes that it did not get to
 BALANCED: Final = "Balanced"
 WHEN_EMPTY: Final = "WhenEmpty"
 BALANCE: Final = 2.0  # k of the policy Balanced: a move saves at least 1/k of its share of the disruption
@@ -51,16 +51,34 @@ class ConsolidationRound(msgspec.Struct, frozen=True, eq=False):
     now: Callable[[], float]
     seen: set[str]
     why: dict[str, str] = {}
+    screen: ScreenRemoval = ask_always
 
 
 ConsolidationMove = tuple[DisruptionPlan, tuple[BoughtNode, ...]]
-"""A plan and the nodes to buy for it, none or one."""
+"""A plan and the nodes to buy for it."""
+
+
+class WeighedMove(msgspec.Struct, frozen=True, eq=False):
+    """A move, with the dollars an hour that it saves by the cheapest offers of its launches."""
+
+    plan: DisruptionPlan
+    bought: tuple[BoughtNode, ...]
+    saved: float
+
+    @property
+    def parts(self) -> ConsolidationMove:
+        return self.plan, self.bought
 
 
 def decide_consolidation(facts: ConsolidationRound) -> ConsolidationMove | None:
-    """Return the next move; None if nothing can be saved."""
+    """Return the next move; None if nothing can be saved, or if the time was over before each node was tried.
+
+    `facts.seen` is empty if each was.
+    """
     ordered = consolidatable(facts.nodes, facts.pools)
-    return _several(ordered, facts) or _single(ordered, facts)
+    longest, largest = _several(ordered, facts)
+    found = [move for move in (longest or _single(ordered, facts), largest) if move is not None]
+    return max(found, key=lambda move: (not move.bought, move.saved)).parts if found else None
 
 
 def confirm_move(plan: DisruptionPlan, facts: ConsolidationRound) -> ConsolidationMove | None:
@@ -69,7 +87,8 @@ def confirm_move(plan: DisruptionPlan, facts: ConsolidationRound) -> Consolidati
     still = [node for node in consolidatable(facts.nodes, facts.pools) if node.claim in wanted]
     if len(still) != len(wanted) or len(list(within_room(still, facts.room))) != len(still):
         return None
-    return _move(still, facts, plan.policy)
+    found = _move(still, facts, plan.policy)
+    return found.parts if found is not None else None
 
 
 def why_unconsolidatable(node: DisruptableNode, pools: Mapping[str, PoolDisruption]) -> str:
@@ -90,23 +109,31 @@ def consolidatable(nodes: Iterable[DisruptableNode], pools: Mapping[str, PoolDis
     return sorted(found, key=lambda node: (-(node.price or 0.0) / node.cost, node.claim))
 
 
-def _several(ordered: Sequence[DisruptableNode], facts: ConsolidationRound) -> ConsolidationMove | None:
-    """Search the longest beginning of the order, of two nodes at least, that can go together."""
+def _several(
+    ordered: Sequence[DisruptableNode], facts: ConsolidationRound
+) -> tuple[WeighedMove | None, WeighedMove | None]:
+    """Search the longest beginning of the order, of two nodes at least, that one node replaces, or none.
+
+    The beginnings that several nodes replace are weighed on the way: the second answer is the one that saves most.
+    """
     tried = list(within_room(ordered, facts.room))[:MOST_TOGETHER]
     end = facts.now() + MULTI_SECONDS
-    least, most = 2, len(tried)
-    best: ConsolidationMove | None = None
+    least, most, size = 2, len(tried), len(tried)
+    longest: WeighedMove | None = None
+    largest: WeighedMove | None = None
     while least <= most and facts.now() < end:
-        middle = (least + most) // 2
-        found = _move(tried[:middle], facts, MULTI_POLICY)
-        if found is not None:
-            best, least = found, middle + 1
+        found = _move(tried[:size], facts, MULTI_POLICY)
+        if found is not None and len(found.bought) <= 1:
+            longest, least = found, size + 1
         else:
-            most = middle - 1
-    return best
+            most = size - 1
+            if found is not None and (largest is None or found.saved > largest.saved):
+                largest = found
+        size = (least + most) // 2
+    return longest, largest
 
 
-def _single(ordered: Sequence[DisruptableNode], facts: ConsolidationRound) -> ConsolidationMove | None:
+def _single(ordered: Sequence[DisruptableNode], facts: ConsolidationRound) -> WeighedMove | None:
     """Try each node alone; those that no earlier round got to come first."""
     end = facts.now() + SINGLE_SECONDS
     tried = sorted(within_room_each(ordered, facts.room), key=lambda node: node.claim in facts.seen)
@@ -114,6 +141,10 @@ def _single(ordered: Sequence[DisruptableNode], facts: ConsolidationRound) -> Co
         if facts.now() >= end:
             return None
         facts.seen.add(node.claim)
+        why = facts.screen(node)
+        if why:
+            facts.why[node.claim] = why
+            continue
         found = _move([node], facts, SINGLE_POLICY)
         if found is not None:
             return found
@@ -126,7 +157,7 @@ def within_room_each(nodes: Iterable[DisruptableNode], room: Mapping[str, float]
     return [node for node in nodes if room.get(node.pool, 0.0) >= 1.0]
 
 
-def _move(nodes: Sequence[DisruptableNode], facts: ConsolidationRound, policy: str) -> ConsolidationMove | None:
+def _move(nodes: Sequence[DisruptableNode], facts: ConsolidationRound, policy: str) -> WeighedMove | None:
     found = _weigh(nodes, facts, policy)
     if not isinstance(found, str):
         return found
@@ -135,7 +166,7 @@ def _move(nodes: Sequence[DisruptableNode], facts: ConsolidationRound, policy: s
     return None
 
 
-def _weigh(nodes: Sequence[DisruptableNode], facts: ConsolidationRound, policy: str) -> ConsolidationMove | str:
+def _weigh(nodes: Sequence[DisruptableNode], facts: ConsolidationRound, policy: str) -> WeighedMove | str:
     """Return the move of some nodes, or why there is none."""
     outcome = facts.ask([node.node for node in nodes])
     if outcome.waiting:
@@ -143,47 +174,18 @@ def _weigh(nodes: Sequence[DisruptableNode], facts: ConsolidationRound, policy: 
         return f"pod {pod} would find no place" + (f": {reasons[0]}" if reasons else "")
     if outcome.unready:
         return f"its pods would move to {', '.join(outcome.unready[:3])}, which takes no pods yet"
-    if len(outcome.bought) > 1:
-        return f"its pods would need {len(outcome.bought)} new nodes"
-    saved = sum(node.price or 0.0 for node in nodes)
-    bought: tuple[BoughtNode, ...] = ()
-    if outcome.bought:
-        replacement = cheaper(outcome, nodes)
-        if replacement is None:
-            return "no node that costs less holds its pods"
-        bought = (replacement,)
-        saved -= _worst_price(replacement.options)
+    bought = cheaper_nodes(outcome.bought, nodes) if outcome.bought else ()
+    bought = cheaper_nodes([outcome.widen(node) for node in bought], nodes) if bought else ()
+    if len(bought) < len(outcome.bought):
+        return TOO_DEAR
+    saved = sum(node.price or 0.0 for node in nodes) - sum(node.option.price for node in bought)
     if not all(_is_balanced(pool, nodes, saved, facts) for pool in {node.pool for node in nodes}):
         return f"it would save {saved:.3f} $/h, which is not worth the disruption by the policy {BALANCED}"
-    detail = f"saves {saved:.3f} $/h" + (f", replaced by {bought[0].option.machine.name}" if bought else "")
-    return DisruptionPlan(UNDERUTILIZED, policy, tuple(nodes), detail, validate=True), bought
-
-
-def cheaper(outcome: RemovalOutcome, nodes: Sequence[DisruptableNode]) -> BoughtNode | None:
-    """Return the one node to buy with only those options that cost less than the nodes it replaces; None for none.
-
-    A spot node is not replaced by a spot node: the cloud would take the cheapest back first.
-    """
-    node = outcome.bought[0]
-    limit = sum(one.price or 0.0 for one in nodes)
-    own = {one.machine: min(o.price or 0.0 for o in nodes if o.machine == one.machine) for one in nodes}
-    options = [one for one in (node.option, *node.options) if one.price < min(limit, own.get(one.machine.name, limit))]
-    options = list({id(one): one for one in options}.values())
-    all_spot = all(one.capacity_type == SPOT for one in nodes)
-    if any(one.capacity_type == SPOT for one in options):
-        if all_spot:
-            return None
-        options = [one for one in options if one.capacity_type == SPOT]
-    if not options:
-        return None
-    options.sort(key=lambda one: (one.price, one.machine.name, one.zone))
-    return msgspec.structs.replace(node, option=options[0], options=tuple(options))
-
-
-def _worst_price(options: Sequence[NodeOption]) -> float:
-    kinds = {one.capacity_type for one in options}
-    kind = SPOT if SPOT in kinds else ON_DEMAND if ON_DEMAND in kinds else ""
-    return max(one.price for one in options if not kind or one.capacity_type == kind)
+    counts = Counter(node.option.machine.name for node in bought)
+    instead = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in sorted(counts.items()))
+    detail = f"saves {saved:.3f} $/h" + (f", replaced by {instead}" if bought else "")
+    plan = DisruptionPlan(UNDERUTILIZED, policy, tuple(nodes), detail, validate=True)
+    return WeighedMove(plan, bought, saved)
 
 
 def _is_balanced(pool: str, nodes: Sequence[DisruptableNode], saved: float, facts: ConsolidationRound) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.autoscaler.asks import PodAsk
+from gpuplane.autoscaler.disruption.facts import DisruptableNode
 from gpuplane.autoscaler.existing import ExistingNode
 from gpuplane.autoscaler.options import PoolOptions
 from gpuplane.autoscaler.providers.provider import MachineClass
@@ -37,6 +38,10 @@ class RemovalWorld(Protocol):
 
     def question(self, without: Collection[str]) -> PurchaseQuestion:
         """Return the needs of pods if these nodes, by name, were gone."""
+        ...
+
+    def screen(self) -> Callable[[DisruptableNode], str]:
+        """Return the function that says why a node surely cannot go alone for less; empty if it has to be asked for."""
         ...
 
     async def buy(self, nodes: Sequence[BoughtNode], *, capped: bool) -> Sequence[str]:
