@@ -29,7 +29,7 @@ LIMIT = 64 * MIB
 def main(count: int) -> None:
     build_libraries()
     with tempfile.TemporaryDirectory() as folder:
-        program = compiled(ROOT / "tests" / "limiter" / "kills.c", Path(folder) / "kills")
+        program = compiled(ROOT / "packages/gpuplane/tests/limiter/kills.c", Path(folder) / "kills")
         machine = Machine(Path(folder) / "machine")
         doomed = machine.share("doomed", memory_bytes=LIMIT, core=50, mode=CoreMode.WEIGHTED)
         other = machine.share("other", memory_bytes=LIMIT, core=40)
