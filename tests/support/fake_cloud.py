@@ -57,6 +57,7 @@ class FakeCloud:
         self.late = 0.0
         self.launched: list[CloudInstance] = []
         self.ended: list[str] = []
+        self.rebooted: list[str] = []
         self.requests: list[LaunchRequest] = []
         self._tokens: dict[str, str] = {}
         self._running: dict[str, CloudInstance] = {}
@@ -139,6 +140,7 @@ class FakeCloud:
 
     async def reboot(self, provider_id: str) -> None:
         self._reach()
+        self.rebooted.append(provider_id)
 
     async def interruptions(self) -> AsyncIterator[Interruption]:
         return
