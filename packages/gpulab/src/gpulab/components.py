@@ -49,7 +49,8 @@ async def run_kubelet(options: Namespace) -> None:
     from gpulab.images import IMAGES
     from gpulab.machines import find_machine
     from gpulab.platform import simulated_platform
-    from simgpu.machines import build_node
+    from simgpu.machines import build_node, restart_node
+    from tinykube.cluster.membership import end_processes, note_restarted, restart_due
     from tinykube.kubelet import run_node
 
     if not (options.node_name and options.kubeconfig and options.config):
@@ -68,6 +69,10 @@ async def run_kubelet(options: Namespace) -> None:
     IMAGES.map(spec.images)
     directory = cluster.nodes / node.name
     build_node(directory, node.name, find_machine(node.machine))
+    if restart_due(directory):
+        end_processes(directory)
+        restart_node(directory)
+        note_restarted(directory)
     await run_node(
         node_name=node.name,
         directory=directory,

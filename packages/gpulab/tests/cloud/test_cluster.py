@@ -10,14 +10,17 @@ from typing import Any
 import boto3
 import msgspec
 import pytest
+from botocore.exceptions import ClientError
 
 from gpulab.cloud.client import answers, ask
 from gpulab.cloud.control import BootOrder, CapacityOrder, FaultOrder, InterruptOrder
 from gpulab.cloud.settings import COMPONENT, CloudAddress, CloudSettings, environment, read_address
 from gpulab.distribution import GPUPLANE
-from kubekit.api.core import Node
+from kubekit.api.core import Node, Pod
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client
+from simgpu import STATE_PATH
+from simgpu.faults import Faults
 from tests.support.until import until
 from tinykube.cluster import processes
 from tinykube.cluster.directory import ClusterDirectory
@@ -149,6 +152,53 @@ async def test_a_node_leaves_with_containers_of_a_kubelet_that_was_killed(lab):
     os.kill(kubelet.pid, signal.SIGKILL)
     lab.ec2.terminate_instances(InstanceIds=[instance])
     await lab.gone(instance, name)
+
+
+async def test_a_restart_ends_containers_and_gives_the_machine_another_boot_id(lab):
+    instance = lab.launch("on-demand", "g4dn.12xlarge")
+    node = await lab.joined(instance)
+    name, root = node.metadata.name, lab.directory.nodes / node.metadata.name / "root"
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "long"},
+        "spec": {
+            "nodeName": name,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "c", "image": "busybox", "command": ["sleep", "1000"]}],
+        },
+    }
+    await lab.client.create(body, namespace="default")
+
+    def started(times: int) -> Any:
+        async def holds() -> bool:
+            pod = await lab.client.get(Pod, "long", "default")
+            return any(c.restart_count == times and c.state.running is not None for c in pod.status.container_statuses)
+
+        return holds
+
+    await until(started(0), seconds=PATIENCE_SECONDS)
+    boot = node.status.node_info.boot_id
+    assert boot == (root / "proc/sys/kernel/random/boot_id").read_text().strip()
+    (root / "var/lib/kept").write_text("on disk")
+    (root / "run/lost").write_text("in memory")
+    with Faults(root / STATE_PATH) as faults:
+        faults.off_bus(2)
+    lab.ec2.reboot_instances(InstanceIds=[instance])
+
+    async def again() -> Node | None:
+        found = await lab.node_of(instance)
+        return found if found is not None and found.status.node_info.boot_id != boot else None
+
+    assert (await until(again, seconds=PATIENCE_SECONDS)).metadata.uid == node.metadata.uid
+    await lab.joined(instance)
+    await until(started(1), seconds=PATIENCE_SECONDS)
+    assert (root / "var/lib/kept").exists() and not (root / "run/lost").exists()
+    with Faults(root / STATE_PATH) as faults:
+        assert not faults._gpu(2).lost
+    assert lab.state(instance) == "running"
+    with pytest.raises(ClientError, match="InvalidInstanceID"):
+        lab.ec2.reboot_instances(InstanceIds=["i-0000000000000000f"])
 
 
 async def test_people_take_instances_back_and_make_them_slow_or_rare(lab):

@@ -37,9 +37,13 @@ pytestmark = [
 
 
 class CloudWorld:
-    """A cluster with a cloud and the autoscaler, as its owner has it."""
+    """A cluster with a cloud and the autoscaler, as its owner has it.
 
-    def __init__(self, home: Path) -> None:
+    Args:
+        flags: of the installation; without them the device plugin has the printed configurations.
+    """
+
+    def __init__(self, home: Path, *flags: str) -> None:
         self.environment = {**os.environ, "GPUPLANE_HOME": str(home), "HOME": str(home), "NO_COLOR": "1"}
         program = home / "tensorflow" / "bin" / "python"
         program.parent.mkdir(parents=True)
@@ -52,8 +56,9 @@ class CloudWorld:
         self.environment["KUBECONFIG"] = str(self.kubeconfig)
         cloud = {**found["cloud"]["environment"], "INTERRUPTION_QUEUE": found["cloud"]["interruptionQueue"]}
         settings = [f"--cloud-env={name}={value}" for name, value in cloud.items()]
-        policy = [f"--set=devicePlugin.config.name={CONFIGS}", "--set=devicePlugin.config.default=default"]
-        self.gpuplane("install", "--autoscaler", f"--cluster-name={CLUSTER_NAME}", *settings, *policy, "-q")
+        policy = (f"--set=devicePlugin.config.name={CONFIGS}", "--set=devicePlugin.config.default=default")
+        flags = flags or policy
+        self.gpuplane("install", "--autoscaler", f"--cluster-name={CLUSTER_NAME}", *settings, *flags, "-q")
 
     def gpuplane(self, *arguments: str) -> str:
         done = subprocess.run(

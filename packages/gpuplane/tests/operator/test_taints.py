@@ -11,6 +11,7 @@ import pytest
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.karpenter import BetaNodePool, DeclaredPool, NodePool, Provisioner, declared_pool
+from gpuplane.autoscaler.repair.observe import REBOOTING_TAINT
 from gpuplane.operator import pools
 from gpuplane.operator.operands import is_removal, manifests
 from gpuplane.operator.stages import OPERANDS
@@ -41,6 +42,7 @@ POOLS = [
     Taint("cloud.google.com/gke-spot", "NoSchedule", "true"),
     Taint("karpenter.sh/unregistered", "NoExecute"),
     Taint("karpenter.sh/disrupted", "NoSchedule"),
+    Taint(REBOOTING_TAINT, "NoSchedule"),
     Taint("ToBeDeletedByClusterAutoscaler", "NoSchedule", "1700000000"),
 ]
 

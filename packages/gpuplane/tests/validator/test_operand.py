@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from gpuplane import cures
-from gpuplane.api.gpunode import StageName, StageState
+from gpuplane.api.gpunode import NOT_LISTED, StageName, StageState
 from gpuplane.api.requests import GpuOffer
 from gpuplane.host import Host
 from gpuplane.validator.operand import NOT_WANTED, Validator, boot_of, run
@@ -213,6 +213,7 @@ async def test_a_feature_that_the_driver_was_told_and_does_not_have(world: Any, 
 
 
 async def test_an_xid_brings_its_cure(world: Any, validator: Validator) -> None:
+    world.failing |= {"GPU-0": WRONG, "GPU-1": WRONG}
     world.change(health={"GPU-0": "lost: NVML does not reach it", "GPU-1": "Xid 79: fallen off the bus"})
     await validator.reconcile("sim-1")
     assert world.stage(CUDA).cure == cures.of_xid(79)
@@ -281,7 +282,23 @@ async def test_a_gpu_known_to_be_unusable_does_not_keep_the_others_out(world: An
     assert world.ran == ["GPU-0"]
 
 
+async def test_gpus_that_a_boot_has_mended_are_proved_where_no_other_is_left(world: Any, validator: Validator) -> None:
+    """The device plugin, which would report them as usable, runs after the proof only."""
+    world.failing["GPU-1"] = WRONG
+    world.change(health={"GPU-0": "Xid 79: fallen off the bus", "GPU-1": "Xid 79: fallen off the bus"})
+    await validator.reconcile("sim-1")
+    assert world.stage(CUDA).state is StageState.DONE
+    assert sorted(world.ran) == ["GPU-0", "GPU-1"]
+
+
+async def test_a_gpu_that_nvml_does_not_list_is_not_proved(world: Any, validator: Validator) -> None:
+    world.change(health={"GPU-0": NOT_LISTED, "GPU-1": NOT_LISTED})
+    await validator.reconcile("sim-1")
+    assert (world.stage(CUDA).reason, world.ran) == ("NoUsableGPU", [])
+
+
 async def test_no_usable_gpu_fails(world: Any, validator: Validator) -> None:
+    world.failing |= {"GPU-0": WRONG, "GPU-1": WRONG}
     world.change(health={"GPU-0": "x", "GPU-1": "y"})
     await validator.reconcile("sim-1")
     assert (world.stage(CUDA).reason, world.stage(CUDA).message) == (
@@ -302,6 +319,7 @@ async def test_without_a_usable_gpu_the_cure_is_that_of_the_first_fault(
     world: Any, validator: Validator, faults: tuple[str, str]
 ) -> None:
     """The same words have the same cure in `gpuplane status`."""
+    world.failing |= {"GPU-0": WRONG, "GPU-1": WRONG}
     world.change(health=dict(zip(("GPU-0", "GPU-1"), faults, strict=True)))
     await validator.reconcile("sim-1")
     assert world.stage(CUDA).cure == cures.of_fault(faults[0])

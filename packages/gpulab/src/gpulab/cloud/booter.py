@@ -22,6 +22,7 @@ from kubekit.kube import Client, NotFound
 from kubekit.kube.tasks import first_of
 from tinykube.cluster import add_node, remove_node
 from tinykube.cluster.directory import ClusterDirectory
+from tinykube.cluster.membership import ask_restart, restart_due
 
 log = logging.getLogger("gpulab.cloud")
 
@@ -55,12 +56,22 @@ class Booter:
         self.ended, self.nodes = parts["ended"], parts["nodes"]
         self._dead, self._seen = parts["dead"], parts["seen"]
 
+    def restart(self, instance: str) -> None:
+        """Let the machine of an instance restart, if it is on. May be called on any thread. Raises OSError."""
+        name = cloud_nodes(self._directory.spec().nodes).get(instance)
+        if name is not None:
+            ask_restart(self._directory, name)
+            log.info("restarting instance=%s node=%s", instance, name)
+
     async def run(self, endpoint: CloudEndpoint) -> None:
         """Until cancelled."""
         with endpoint.lock:
             endpoint.machines.update(cloud_nodes(self._directory.spec().nodes))
         await self._sweep()
         await self._finish(endpoint)
+        for instance, name in cloud_nodes(self._directory.spec().nodes).items():
+            if restart_due(self._directory.nodes / name):  # its kubelet has not begun again yet
+                self.restart(instance)
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()

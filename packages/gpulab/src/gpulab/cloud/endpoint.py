@@ -62,6 +62,7 @@ class CloudEndpoint:
         self.machines: set[str] = set()
         self.made: CloudRegion | None = None
         self.keep: Callable[[], None] = _keep_nothing  # called under the lock after each change
+        self.restart: Callable[[str], None] = _restart_nothing  # called under the lock for each instance
         self._clock = clock
         self._changed = changed
         self._control = control
@@ -183,6 +184,9 @@ class CloudEndpoint:
         with self.lock:
             answer = self._moto.forward(wsgi)
             self._after()
+            if request.action == "RebootInstances" and answer.status < 400:
+                for instance in given.get("InstanceId") or ():
+                    self.restart(instance)
             if not request.action.startswith(_READS):
                 self.keep()
             return answer
@@ -228,6 +232,10 @@ class CloudEndpoint:
 
 def _keep_nothing() -> None:
     """Until the region is made, and in tests: nothing is on disk."""
+
+
+def _restart_nothing(instance: str) -> None:
+    """Until the region is made, and in tests: no instance has a machine."""
 
 
 def _instance_ids(body: bytes) -> list[str]:

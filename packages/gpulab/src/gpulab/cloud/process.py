@@ -62,7 +62,7 @@ async def run(directory: ClusterDirectory, kubeconfig: Path) -> None:
                 save_state(state_file(directory), {**endpoint.kept(), "booter": booter.kept()})
 
             with endpoint.lock:
-                endpoint.keep = keep
+                endpoint.keep, endpoint.restart = keep, booter.restart
                 keep()
             control.endpoint, control.booter, control.maker = endpoint, booter, maker
             write_address(directory, address)

@@ -28,6 +28,8 @@ KNOWN: Final = (
     Toleration(key="kubernetes.azure.com/scalesetpriority", operator="Exists"),  # AKS, spot
     Toleration(key="cloud.google.com/gke-spot", operator="Exists"),
     Toleration(key="karpenter.sh/unregistered", operator="Exists"),
+    # A node that is restarted: its operands prepare it again, and report when its GPUs work.
+    Toleration(key="karpenter.sh/rebooting", operator="Exists"),
     # Nodes that are about to go: until then their GPUs are in use.
     Toleration(key="karpenter.sh/disrupted", operator="Exists"),
     Toleration(key="karpenter.sh/disruption", operator="Exists"),

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, StageName
+from gpuplane.api.gpunode import GPU, NOT_LISTED, GPUNode, GPUNodeStatus, StageName
 
 FIRST_PAUSE_SECONDS: Final = 60.0
 LONGEST_PAUSE_SECONDS: Final = 600.0
@@ -140,6 +140,16 @@ def after_failure(before: Attempt | None, fingerprint: str, now: float) -> Attem
     return Attempt(fingerprint, failures, now + pause)
 
 
-def usable_gpus(status: GPUNodeStatus) -> tuple[GPU, ...]:
-    """The GPUs to prove: one that is known to be unusable is out already and must not keep the others out."""
-    return tuple(gpu for gpu in status.gpus if gpu.uuid not in status.health)
+def gpus_to_prove(status: GPUNodeStatus) -> tuple[GPU, ...]:
+    """Return the GPUs to prove: one that is known to be unusable is out already and must not keep the others out.
+
+    Where no other GPU is left, those are returned that NVML lists: what is known may be of before a boot that has
+    mended them, and the device plugin, which would take it back, runs only after the proof.
+    """
+    usable = tuple(gpu for gpu in status.gpus if gpu.uuid not in status.health)
+    return usable or tuple(gpu for gpu in status.gpus if status.health[gpu.uuid] != NOT_LISTED)
+
+
+def is_known_unusable(status: GPUNodeStatus, gpu: GPU) -> bool:
+    """Return whether the device plugin has reported a GPU as unusable."""
+    return gpu.uuid in status.health

@@ -251,14 +251,14 @@ class Validator:
             return None
 
     def _hindrance(self, node: GPUNode, facts: ValidationFacts) -> ValidationProblem | None:
-        uuids = [gpu.uuid for gpu in decide.usable_gpus(node.status)]
+        uuids = [gpu.uuid for gpu in decide.gpus_to_prove(node.status)]
         return checks.first_problem(facts, uuids, namespace=self._context.namespace)
 
     def _until_it_may_fail(self, node: GPUNode, facts: ValidationFacts) -> float:
         """Return how long missing files may still appear: after a boot they appear one after the other, and are
         watched.
         """
-        problem = self._hindrance(node, facts) if decide.usable_gpus(node.status) else None
+        problem = self._hindrance(node, facts) if decide.gpus_to_prove(node.status) else None
         if problem is None or problem.reason not in checks.AWAITED:
             self._missing = None
             return 0.0
@@ -289,8 +289,8 @@ class Validator:
 
     async def _cuda(self, node: GPUNode, facts: ValidationFacts | None) -> str:
         """Driver, toolkit, and the vectorAdd on every GPU. Raises Failed."""
-        context, usable = self._context, decide.usable_gpus(node.status)
-        if not usable:
+        context, gpus = self._context, decide.gpus_to_prove(node.status)
+        if not gpus:
             raise Failed(no_usable_gpu(node))
         facts = facts or checks.read_facts(self._host)
         problem = self._hindrance(node, facts)
@@ -301,11 +301,15 @@ class Validator:
         if is_off(self._environment, NO_CUDA_ENV):
             return NOT_WANTED
         vector_add = context.vector_add or _process(facts)
-        results = await asyncio.gather(*(_errors(vector_add, gpu) for gpu in usable))
-        failures = [(gpu, error) for gpu, error in zip(usable, results, strict=True) if error is not None]
+        results = await asyncio.gather(*(_errors(vector_add, gpu) for gpu in gpus))
+        failures = [(gpu, error) for gpu, error in zip(gpus, results, strict=True) if error is not None]
+        if decide.is_known_unusable(node.status, gpus[0]):
+            if len(failures) == len(gpus):
+                raise Failed(no_usable_gpu(node))
+            failures = []  # one that works is enough: the device plugin looks at all of them again
         if failures:
             raise Failed(vector_add_problem(failures))
-        log.info("vectorAdd passed gpus=%d of=%d", len(usable), len(node.status.gpus))
+        log.info("vectorAdd passed gpus=%d of=%d", len(gpus), len(node.status.gpus))
         return ""
 
     async def _plugin(self) -> str:

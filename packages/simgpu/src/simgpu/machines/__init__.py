@@ -16,6 +16,7 @@ __all__ = [
     "machine",
     "machines",
     "read_machine",
+    "restart_node",
 ]
 
 
@@ -24,6 +25,13 @@ def build_node(directory: Path, name: str, machine: NodeMachine) -> NodeMachine:
     from simgpu.machines import root
 
     return root.build_node(directory, name, machine)
+
+
+def restart_node(directory: Path) -> NodeMachine:
+    """Leave a machine's directory as a boot does; see `simgpu.machines.restart`."""
+    from simgpu.machines import restart
+
+    return restart.restart_node(directory)
 
 
 def read_machine(directory: Path) -> NodeMachine:

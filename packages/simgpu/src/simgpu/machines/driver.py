@@ -35,4 +35,9 @@ def install_driver(root: Path, machine: NodeMachine) -> None:
     for module in _MODULES:
         text = f"name={module}\nvermagic={machine.kernel}\n{facts}"
         (folder / f"{module}.ko").write_text(text, encoding="utf-8")
+    load_modules(root)
+
+
+def load_modules(root: Path) -> None:
+    """Load the driver's modules, as the boot of a machine with a driver does. Raises Terminal."""
     run_program(root, "modprobe", "-a", *_MODULES)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import uuid
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,9 @@ _DEVICE_LINKS: Final = {
 }
 
 
+BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
+
+
 def tree(machine: NodeMachine, name: str) -> dict[str, str]:
     """Path below the root -> text of every file, but for the driver and the GPUs' state."""
     gpus = profile(machine.gpus) if machine.gpus else None
@@ -54,6 +58,7 @@ def tree(machine: NodeMachine, name: str) -> dict[str, str]:
         "proc/version": f"Linux version {machine.kernel} (build@{machine.os.id}) ({machine.compiler}) #1 SMP\n",
         "proc/sys/kernel/osrelease": f"{machine.kernel}\n",
         "proc/sys/kernel/ostype": "Linux\n",
+        BOOT_ID: f"{uuid.uuid5(uuid.NAMESPACE_DNS, name)}\n",
         "proc/sys/kernel/arch": f"{os.uname().machine}\n",
         "proc/cpuinfo": _cpuinfo(machine),
         "proc/meminfo": _meminfo(machine),

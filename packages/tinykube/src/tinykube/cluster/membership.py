@@ -1,4 +1,4 @@
-"""Nodes that join and leave a running cluster, as the instances of a cloud do.
+"""Nodes that join, leave and restart in a running cluster, as the instances of a cloud do.
 
 A node that is listed in `cluster.json` has a kubelet: the supervisor sees to that. So to join is to be listed, and to
 leave is to be listed no more. Both may be repeated, after a crash too.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -22,6 +23,7 @@ from tinykube.cluster.supervisor import STOP_S, SUPERVISOR, kubelet_process
 from tinykube.kubelet.containers import remove_tree
 
 _POLL_S: Final = 0.02
+_RESTART: Final = "restart"  # a file in a node's directory: its machine is to restart
 
 
 def add_node(directory: ClusterDirectory, node: MachineSpec) -> None:
@@ -53,6 +55,35 @@ async def remove_node(directory: ClusterDirectory, name: str) -> None:
     if place.exists():
         await asyncio.to_thread(remove_tree, place)
     directory.kubeconfig_of(kubelet_process(name)).unlink(missing_ok=True)
+
+
+def ask_restart(directory: ClusterDirectory, name: str) -> None:
+    """Let the machine of a node restart: its containers end, and its kubelet starts again.
+
+    The wish is on disk before the kubelet gets its signal, and the next kubelet fulfils it. A crash in between loses
+    nothing, since the caller asks again. Raises OSError when the directory cannot be written.
+    """
+    place = directory.nodes / name
+    if not place.is_dir():
+        return  # the machine was never on
+    (place / _RESTART).touch()
+    kubelet = directory.running(kubelet_process(name))
+    if kubelet is not None:
+        processes.signal_(kubelet, signal.SIGTERM)  # it ends its containers; the supervisor starts it again
+
+
+def restart_due(place: Path) -> bool:
+    """Return whether the machine in a node's directory has to restart before its kubelet may start."""
+    return (place / _RESTART).exists()
+
+
+def end_processes(place: Path) -> None:
+    """Kill what a killed kubelet left of a node."""
+    processes.kill(processes.family_of_directory(place))
+
+
+def note_restarted(place: Path) -> None:
+    (place / _RESTART).unlink(missing_ok=True)
 
 
 def _wake(directory: ClusterDirectory) -> None:

@@ -94,6 +94,7 @@ class Kubelet:
             clock=self.clock,
         )
         self.reporter = NodeReporter(client, self._facts, self.clock)
+        self._boot_id = _boot_id(self.machine.root)
         self.workers: dict[str, PodWorker] = {}
         self.port = port
         self._client = client
@@ -237,6 +238,7 @@ class Kubelet:
             devices={**dict.fromkeys(self.devices.forgotten(), (0, 0)), **self.devices.amounts()},
             recreated=self.devices.recreated,
             runtime_down=self.runtime.down,
+            boot_id=self._boot_id,
             settings=self._settings,
         )
         self.machine.allocatable = {"cpu": str(facts.machine.cpus), "memory": f"{facts.machine.memory_kib}Ki"}
@@ -339,3 +341,11 @@ def stop_containers(directory: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return kill_all(directory / "containers")
     return 0
+
+
+def _boot_id(root: Path) -> str:
+    """Return the boot id of the machine; empty for a machine without one."""
+    try:
+        return (root / "proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -34,7 +34,8 @@ _RETRY_SECONDS: Final = 1.0
 
 class KubeletFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The kubelet's report of its node. `devices` maps a resource to (capacity, allocatable). `recreated`: it has no
-    memory of plugins, so the offers of a Node of its name are not its own.
+    memory of plugins, so the offers of a Node of its name are not its own. `boot_id` is empty where a
+    machine has none.
     """
 
     machine: MachineFacts
@@ -44,6 +45,7 @@ class KubeletFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: dict[str, tuple[int, int]] = {}
     runtime_down: str = ""
     recreated: bool = False
+    boot_id: str = ""
     settings: KubeletSettings = KubeletSettings()
 
 
@@ -102,7 +104,7 @@ def node_status(facts: KubeletFacts, now: str, before: tuple[Any, ...] = ()) -> 
         "nodeInfo": {
             "machineID": seed[:32],
             "systemUUID": f"{seed[:8]}-{seed[8:12]}-{seed[12:16]}-{seed[16:20]}-{seed[20:32]}",
-            "bootID": f"{seed[32:40]}-{seed[40:44]}-{seed[44:48]}-{seed[48:52]}-{seed[52:64]}",
+            "bootID": facts.boot_id or f"{seed[32:40]}-{seed[40:44]}-{seed[44:48]}-{seed[48:52]}-{seed[52:64]}",
             "kernelVersion": machine.kernel,
             "osImage": machine.os_image,
             "containerRuntimeVersion": f"{machine.runtime}://{machine.runtime_version}",
