@@ -14,11 +14,13 @@ import yaml
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.karpenter import EC2NodeClass, NodePool, Provisioner
 from gpuplane.api.nodeclaim import FINALIZER, NodeClaim
+from gpuplane.api.nodeoverlay import NodeOverlay
 from kubekit.kube import Client, Forbidden, Invalid, NotFound
 from packages.gpuplane.tests.api.test_karpenter_crds import (
     ADMITTED,
     CLAIM,
     CLASS,
+    OVERLAY,
     POOL,
     PROVISIONER,
     REFUSED,
@@ -38,6 +40,7 @@ PATHS = {
     "NodePool": NodePool.RESOURCE.path(),
     "NodeClaim": NodeClaim.RESOURCE.path(),
     "EC2NodeClass": EC2NodeClass.RESOURCE.path(),
+    "NodeOverlay": NodeOverlay.RESOURCE.path(),
     "AWSNodeTemplate": "/apis/karpenter.k8s.aws/v1alpha1/awsnodetemplates",
 }
 
@@ -63,7 +66,7 @@ async def test_a_real_api_server_admits_and_refuses_as_check_does_and_uninstall_
     before = await settled(client)
     await asyncio.to_thread(gpuplane, control_plane, "install", "-q", "--autoscaler", "--cluster-name", "demo")
     await until(lambda: served(client), what="Karpenter's kinds", seconds=PATIENCE_S)
-    for text in (PROVISIONER, TEMPLATE, POOL, CLASS, CLAIM):
+    for text in (PROVISIONER, TEMPLATE, POOL, CLASS, CLAIM, OVERLAY):
         data = yaml.safe_load(text)
         await client.request("POST", PATHS[data["kind"]], {"dryRun": "All", "fieldValidation": "Strict"}, data)
     for text, path, value in ADMITTED:

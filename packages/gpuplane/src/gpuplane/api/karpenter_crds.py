@@ -264,7 +264,12 @@ def _node_overlay() -> Schema:
                 **{"x-kubernetes-validations": restricted},
             ),
             "operator": text("how the values are compared", enum=list(karpenter.OPERATORS)),
-            "values": entries("values of the label; one whole number for Gt, Lt, Gte and Lte", {"type": "string"}),
+            # Karpenter's definition has these bounds on the list, where they have no effect. No value of a label is
+            # longer, and without a length the API server finds the rule below too expensive.
+            "values": entries(
+                "values of the label; one whole number for Gt, Lt, Gte and Lte",
+                {"type": "string", "maxLength": 63, "pattern": LABEL_VALUE},
+            ),
         },
         ("key", "operator"),
         [
