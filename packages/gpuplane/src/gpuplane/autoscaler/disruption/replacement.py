@@ -26,7 +26,7 @@ from gpuplane.autoscaler.options import NodeOption
 from gpuplane.autoscaler.purchase import BoughtNode
 
 TOO_DEAR: Final = "no node that costs less holds its pods"
-LEAST_SAVED: Final = 0.01  # part of the price that several replacements save, since all of them have to start
+LEAST_SAVED: Final = 0.02  # part of the price that several replacements save, since all of them have to start
 LEAST_SAVED_BY_MORE: Final = 0.2  # the same where they are more than the nodes that go
 
 
