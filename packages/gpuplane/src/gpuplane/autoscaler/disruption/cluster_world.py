@@ -30,12 +30,16 @@ class _NumberedAsks:
         keys = {pod.info.key for pod in waiting if pod.info is not None}
         going = [pod for pods in moving.values() for pod in pods if pod.info is not None and pod.info.key not in keys]
         asks = asks_of([pod.reading for pod in (*waiting, *going)], anti)
-        self.by_key = {ask.key: ask for ask in asks}
         self._waiting: list[tuple[int, PodAsk]] = []
         self._moving: dict[str, list[tuple[int, PodAsk]]] = {}
         for at, ask in enumerate(asks):
             some = self._waiting if ask.key in keys else self._moving.setdefault(ask.info.node_name, [])
             some.append((at, ask))
+
+    @cached_property
+    def by_key(self) -> dict[str, PodAsk]:
+        """Return every pod by namespace/name."""
+        return {ask.key: ask for placed in (self._waiting, *self._moving.values()) for _, ask in placed}
 
     def without(self, nodes: Collection[str]) -> tuple[list[PodAsk], frozenset[str]]:
         """Return the pods that wait if nodes are gone, the largest first, and those of these nodes by key."""

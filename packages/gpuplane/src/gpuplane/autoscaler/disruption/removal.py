@@ -77,8 +77,7 @@ def _widened(node: BoughtNode, question: PurchaseQuestion) -> BoughtNode:
     asks = {ask.key: ask for ask in question.asks}
     roomy = [option for option in offered.options if has_room(option, node.requests, len(node.pods))]
     found = msgspec.structs.replace(offered, options=tuple(roomy))
-    options = launch_options(node, found, asks, PoolLimits([offered.pool]))
-    return msgspec.structs.replace(node, options=tuple(dict.fromkeys((*options, *node.options))))
+    return msgspec.structs.replace(node, options=launch_options(node, found, asks, PoolLimits([offered.pool])))
 
 
 def plan_drifted(
