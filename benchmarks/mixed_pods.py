@@ -158,7 +158,7 @@ def main(sizes: list[int]) -> None:
     for count in sizes:
         measure(f"{count:,} pods of five kinds, 400 types", mix(count), GOAL_MIX, PEER_MIX)
     if sizes == list(SIZES):
-        what = f"{PREFERRING:,} pods, preferences left out"
+        what = f"{PREFERRING:,} pods, that prefer a zone and to be apart"
         measure(what, preferring(PREFERRING), GOAL_PREFERRING, PEER_PREFERRING)
 
 

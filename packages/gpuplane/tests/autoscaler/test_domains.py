@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.autoscaler.claim_queue import ClaimQueue
-from gpuplane.autoscaler.domains import DomainCache, DomainCheck
+from gpuplane.autoscaler.domain_check import DomainCheck
+from gpuplane.autoscaler.domains import DomainCache
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, compile_pod
 from kubekit.scheduling.topology import PodAffinity, TopologySpread
 

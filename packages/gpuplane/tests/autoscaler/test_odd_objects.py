@@ -13,6 +13,7 @@ from gpuplane.autoscaler.catalogue import ON_DEMAND
 from gpuplane.autoscaler.observed import RawPod, view_pod
 from gpuplane.autoscaler.purchase import NodePurchase, decide_purchase
 from gpuplane.autoscaler.snapshot import CloudFacts, ScalingFacts, take_snapshot
+from gpuplane.autoscaler.volumes import VolumeFacts
 
 from .worlds import AWS, FOUR, REPLICAS, pod, pool
 
@@ -83,7 +84,6 @@ def test_pods_that_can_never_run_are_refused_by_their_largest_request_without_a_
 
 
 def test_pods_that_differ_in_trouble_alone_are_of_other_kinds() -> None:
-    readings = [
-        view_pod(msgspec.convert(pod(name, core=core), RawPod)).reading for name, core in (("a", 50), ("b", 10**9))
-    ]
+    views = [view_pod(msgspec.convert(pod(name, core=core), RawPod)) for name, core in (("a", 50), ("b", 10**9))]
+    readings = [one.reading(VolumeFacts()) for one in views]
     assert len({ask.number for ask in asks_of(readings)}) == 2

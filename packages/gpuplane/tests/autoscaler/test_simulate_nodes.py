@@ -221,6 +221,17 @@ def test_pods_without_a_node_are_listed_together_with_their_reason(files: Files)
     assert "saved" not in out
 
 
+def test_preferences_that_no_bought_node_keeps_are_listed(files: Files) -> None:
+    wanted = "{weight: 1, preference: {matchExpressions: [{key: team, operator: In, values: [red]}]}}"
+    affinity = f"affinity: {{nodeAffinity: {{preferredDuringSchedulingIgnoredDuringExecution: [{wanted}]}}}}"
+    preferring = DEPLOYMENT.replace("tolerations:", f"{affinity}\n      tolerations:")
+    files.add("--pools", "pool.yaml", PROVISIONER).add("--pools", "values.yaml", VALUES)
+    out = files.add("--pods", "pods.yaml", preferring).run()
+    assert "! 10 pods without something that they prefer" in out
+    assert "ml/test-0 and 9 pods more" in out and "node affinity: team In red" in out
+    assert files.json()["given_up"]["ml/test-3"] == ["node affinity: team In red"]
+
+
 @pytest.mark.parametrize(
     "pools, pods, message",
     [

@@ -89,6 +89,24 @@ def test_the_page_lists_them_also_where_there_is_no_node() -> None:
     ]
 
 
+def test_the_preferences_that_a_pool_does_not_keep_are_listed() -> None:
+    terms = [
+        {"weight": weight, "preference": {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}}
+        for weight, key, value in ((9, "team", "red"), (1, "node.kubernetes.io/instance-type", "g4dn.12xlarge"))
+    ]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+    soft = pool("soft", Taint(key="old", effect="PreferNoSchedule"))
+    found = pool_answers(pod(affinity=affinity), PoolFacts([pool("plain"), soft], sharing=SHARING))
+    assert shown(found)[1:7] == [
+        " soft    g4dn.xlarge on-demand, 0.526 $/h",
+        "         without the preferred node affinity: team In red",
+        "         without the preferred node affinity: node.kubernetes.io/instance-type In g4dn.12xlarge",
+        "         without the preferred node without PreferNoSchedule taints",
+        " plain   g4dn.12xlarge on-demand, 3.912 $/h",
+        "         without the preferred node affinity: team In red",
+    ]
+
+
 def shown(found: tuple[PoolAnswer, ...]) -> list[str]:
     what = Explanation("ml/train", "waiting", asks="1 GPU", pools=found, priced="2026-07-20, us-east-1")
     lines = page(what, Console(io.StringIO(), io.StringIO())).splitlines()

@@ -6,20 +6,24 @@ taken. The filters of `kubekit.scheduling` and the placement of `gpuplane.sharin
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from gpuplane.autoscaler.asks import IGNORED, PodAsk
+from gpuplane.autoscaler.asks import IGNORED, PodAsk, admits_ask
 from gpuplane.autoscaler.existing import hold_pod
-from gpuplane.autoscaler.options import NodeOption, PoolOptions, admits_pod
+from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.sharing.node import NodeState
 from kubekit.scheduling.podinfo import Requests
 
 OfferingGroup = tuple[str, str, str]
 """Pool, zone and capacity type."""
 MOST_OPTIONS: Final = 60  # offerings that one launch names
+ROOM: Final = "room"  # kinds of refusal: no option has room,
+DOMAIN: Final = "domain"  # the pods that are placed refuse it,
+NEVER: Final = "never"  # no option admits the pod by its labels
 
 
 class NodeClaimDraft(msgspec.Struct, eq=False):
@@ -58,7 +62,7 @@ class Compatibility:
         pair = (ask.place, id(option))
         known = self._known.get(pair)
         if known is None:
-            known = self._known[pair] = admits_pod(ask.info, option.facts)
+            known = self._known[pair] = admits_ask(ask, option.facts)
         return known
 
     def admitted(self, ask: PodAsk, found: PoolOptions) -> tuple[NodeOption, ...]:
@@ -91,6 +95,72 @@ class Compatibility:
         return known
 
 
+def first_holding(
+    fits: Compatibility, claim: NodeClaimDraft, options: Sequence[NodeOption], ask: PodAsk, requested: Requests
+) -> tuple[int, NodeState | str | None]:
+    """Return the first option that holds a pod with those of a claim, and its GPUs then; else the kind of refusal.
+
+    Args:
+        requested: the sum over all of these pods.
+    """
+    refusal = NEVER
+    for at, option in enumerate(options):
+        if not fits(ask, option):
+            continue
+        refusal = ROOM
+        if option is claim.option:
+            after = hold_pod(option, claim.requested, len(claim.asks), claim.state, ask)
+        else:
+            after = holds_claim(fits, claim, option, requested, (ask,))
+        if not isinstance(after, str):
+            return at, after
+    return 0, refusal
+
+
+def holds_claim(
+    fits: Compatibility,
+    claim: NodeClaimDraft,
+    option: NodeOption,
+    requested: Requests,
+    more: tuple[PodAsk, ...] = (),
+) -> NodeState | str | None:
+    """Return the GPUs of an option with all pods of a claim and some more, or a text if they do not fit.
+
+    Args:
+        requested: the sum over all of these pods.
+    """
+    if not has_room(option, requested, len(claim.asks) + len(more)):
+        return ROOM
+    if not all(fits(one, option) for one in claim.places.values()):
+        return NEVER
+    places_gpus = claim.places_gpus or any(ask.request for ask in more)
+    return place_shares(option, (*claim.asks, *more)) if places_gpus else option.gpus
+
+
+def cheapen(claim: NodeClaimDraft, limits: PoolLimits, fits: Compatibility) -> None:
+    """Replace the options of a claim by the cheapest of its pool that holds the same pods, if one is cheaper."""
+    limits.give_back(claim.reserved)
+    claim.reserved = (claim.option,)
+    for option in claim.pool.options:
+        if option.price >= claim.option.price:
+            break
+        if not limits.lacking(option) and _is_enough(claim, option, fits):
+            claim.options, claim.reserved = (option,), (option,)
+            break
+    limits.take(claim.reserved)
+
+
+def settle(claim: NodeClaimDraft, fits: Compatibility) -> None:
+    """Leave those options of a claim that hold all of its pods, and no more than a launch names."""
+    head, *others = claim.options
+    enough = (one for one in others if _is_enough(claim, one, fits))
+    claim.options = (head, *(enough if claim.pool.has_min_values else itertools.islice(enough, MOST_OPTIONS)))
+
+
+def _is_enough(claim: NodeClaimDraft, option: NodeOption, fits: Compatibility) -> bool:
+    return not isinstance(holds_claim(fits, claim, option, claim.requested), str)
+
+
 def holds_all(
     option: NodeOption, asks: Sequence[PodAsk], fits: Callable[[PodAsk, NodeOption], bool] | None = None
 ) -> bool:
@@ -102,9 +172,7 @@ def holds_all(
     if not has_room(option, requested, len(asks)):
         return False
     places = {ask.place: ask for ask in asks}
-    if not all(
-        fits(ask, option) if fits is not None else admits_pod(ask.info, option.facts) for ask in places.values()
-    ):
+    if not all(fits(ask, option) if fits is not None else admits_ask(ask, option.facts) for ask in places.values()):
         return False
     return not isinstance(place_shares(option, asks), str)
 

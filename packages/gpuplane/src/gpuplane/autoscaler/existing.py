@@ -12,9 +12,10 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.autoscaler.asks import IGNORED, PodAsk
-from gpuplane.autoscaler.domains import HOSTNAME, DomainCheck
-from gpuplane.autoscaler.options import NodeOption, admits_pod
+from gpuplane.autoscaler.asks import IGNORED, PodAsk, admits_ask
+from gpuplane.autoscaler.domain_check import DomainCheck
+from gpuplane.autoscaler.domains import HOSTNAME
+from gpuplane.autoscaler.options import NodeOption
 from gpuplane.sharing.node import NodeState
 from gpuplane.sharing.placement.fit import place_by_count, rate, taken
 from gpuplane.sharing.placement.policy import Placement
@@ -24,6 +25,7 @@ from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, Requests
 
 _POLICY: Final = TightestPolicy()
+_OTHERS: Final = "the pods that are placed"  # the one refusal that may not last
 
 
 class ExistingNode(msgspec.Struct, frozen=True, eq=False):
@@ -90,18 +92,16 @@ class NodeFilling:
     def __init__(self, existing: Iterable[ExistingNode]) -> None:
         ordered = sorted(existing, key=lambda node: (not node.initialized, node.name))
         self._nodes: Sequence[_FilledNode] = [_FilledNode(node, node.gpus) for node in ordered]
-        # A node only gets fuller: one that refused a kind of free pods is not asked for that kind again.
-        self._first: dict[int, int] = {}
+        # A node only gets fuller: one that refused a kind of pods for its own sake is not asked for that kind again.
+        self._left: dict[int, list[_FilledNode]] = {}
         self.placed: dict[str, str] = {}
 
     def furnish(self, cache: SchedulerCache) -> None:
-        """Put the nodes and the pods on them into a cache, by which pods that depend on others are placed."""
+        """Put the nodes into a cache, by which pods that depend on others are placed."""
         for filled in self._nodes:
             node = filled.node
             labels = {HOSTNAME: node.name, **node.facts.labels}
             cache.set_node(msgspec.structs.replace(node.facts, name=node.name, labels=labels))
-            for pod in node.pods:
-                cache.place(msgspec.structs.replace(pod, node_name=node.name))
 
     def add(self, ask: PodAsk, cache: SchedulerCache | None, check: DomainCheck | None) -> bool:
         """Place a pod on the first node that takes it; False if none does.
@@ -109,29 +109,37 @@ class NodeFilling:
         Args:
             check: what the pods that are placed admit, None for a free pod.
         """
-        for at in range(self._first.get(ask.number, 0), len(self._nodes)):
-            filled = self._nodes[at]
+        nodes = self._left.get(ask.number, self._nodes)
+        kept: list[_FilledNode] = []
+        found = False
+        tried = 0
+        for filled in nodes:
+            tried += 1
             after = self._fits(filled, ask, cache, check)
-            if isinstance(after, str):
-                continue
-            if ask.free:
-                self._first[ask.number] = at
-            filled.state, filled.count = after, filled.count + 1
-            filled.requested = add_requests(filled.requested, ask.info.requests)
-            if cache is not None:
-                cache.place(msgspec.structs.replace(ask.info, node_name=filled.node.name))
-            self.placed[ask.key] = filled.node.name
-            return True
-        if ask.free:
-            self._first[ask.number] = len(self._nodes)
-        return False
+            if after == _OTHERS:
+                kept.append(filled)
+            elif not isinstance(after, str):
+                kept.append(filled)
+                self._place(filled, after, ask, cache)
+                found = True
+                break
+        if len(kept) < tried:
+            self._left[ask.number] = [*kept, *nodes[tried:]]
+        return found
+
+    def _place(self, filled: _FilledNode, after: NodeState | None, ask: PodAsk, cache: SchedulerCache | None) -> None:
+        filled.state, filled.count = after, filled.count + 1
+        filled.requested = add_requests(filled.requested, ask.info.requests)
+        if cache is not None:
+            cache.place(msgspec.structs.replace(ask.info, node_name=filled.node.name))
+        self.placed[ask.key] = filled.node.name
 
     @staticmethod
     def _fits(
         filled: _FilledNode, ask: PodAsk, cache: SchedulerCache | None, check: DomainCheck | None
     ) -> NodeState | str | None:
         node = filled.node
-        if filters.check_unschedulable(ask.info, node.facts) or not admits_pod(ask.info, node.facts):
+        if filters.check_unschedulable(ask.info, node.facts) or not admits_ask(ask, node.facts):
             return "taints or labels"
         after = hold_pod(node, filled.requested, filled.count, filled.state, ask)
         if isinstance(after, str) or check is None or cache is None:
@@ -140,4 +148,4 @@ class NodeFilling:
         if ask.info.ports and filters.check_ports(ask.info, there.ports) is not None:
             return "host ports"
         labels = there.facts.labels if there.facts is not None else node.facts.labels
-        return after if check.admits(labels) else "the pods that are placed"
+        return after if check.admits(labels) else _OTHERS

@@ -39,10 +39,10 @@ def launch_options(
 
     Args:
         found: what its pool can buy at this moment.
-        asks: the pods by key.
+        asks: the pods by key, with all of their preferences.
         limits: what the other nodes of the same decision leave.
     """
-    pods = [asks[key] for key in node.pods]
+    pods = [asks[key].relaxed(len(node.given_up.get(key, ()))) for key in node.pods]
     own = own_labels(node.option)
     if found.has_min_values or not all(ask.free for ask in pods):
         candidates = [option for option in node.options if own_labels(option) == own]

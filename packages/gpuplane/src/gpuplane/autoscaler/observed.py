@@ -15,6 +15,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api import nodeclaim
 from gpuplane.autoscaler.asks import PodReading, read_pod
+from gpuplane.autoscaler.volumes import PodVolumeClaim, VolumeFacts, claims_of, volume_terms
 from gpuplane.sharing.assignment import Assignment, of_pod
 from gpuplane.sharing.request import Request
 from kubekit.api.core import DaemonSet, Pod, PodCondition, PodSpec, PodStatus, Toleration
@@ -48,7 +49,8 @@ class PodView(Pod):
 
     `info` is None for a pod that neither holds nor waits: it has ended, is a validator's, or cannot be read.
     `unschedulable`: the scheduler has tried it and found no node. `daemon` is the uid of its DaemonSet, empty for other
-    pods. `mirror`: its kubelet made it, so it never moves. `assignment` is what it holds of a node's GPUs.
+    pods. `mirror`: its kubelet made it, so it never moves. `assignment` is what it holds of a node's GPUs. `claims` are
+    those of its volumes.
     """
 
     info: PodInfo | None = None
@@ -58,12 +60,15 @@ class PodView(Pod):
     daemon: str = ""
     mirror: bool = False
     assignment: Assignment | None = None
+    claims: tuple[PodVolumeClaim, ...] = ()
 
-    @property
-    def reading(self) -> PodReading:
+    def reading(self, volumes: VolumeFacts) -> PodReading:
         """Return the pod as an ask is made of it."""
         assert self.info is not None  # set by `view_pod`
-        return self.info, self.request, self.trouble
+        if not self.claims:
+            return PodReading(self.info, self.request, self.trouble)
+        terms, trouble = volume_terms(self.info.namespace, self.claims, volumes)
+        return PodReading(self.info, self.request, self.trouble or trouble, terms)
 
     @property
     def waits(self) -> bool:
@@ -90,7 +95,8 @@ def view_pod(pod: RawPod) -> PodView:
         return view
     raw = {"metadata": {**to_dict(meta), "namespace": meta.namespace}, "spec": pod.spec, "status": pod.status}
     try:
-        info, request, trouble = read_pod(raw)
+        info, request, trouble, _ = read_pod(raw)
+        claims = claims_of(meta.name, pod.spec)
     except (InvalidInput, KeyError, TypeError, AttributeError) as error:
         log.warning("pod not read, nothing is bought for it pod=%s/%s: %s", meta.namespace, meta.name, error)
         return view
@@ -103,6 +109,7 @@ def view_pod(pod: RawPod) -> PodView:
         daemon=next((owner.uid for owner in meta.owner_references if owner.kind == DaemonSet.RESOURCE.kind), ""),
         mirror=_MIRROR in meta.annotations or any(owner.kind == "Node" for owner in meta.owner_references),
         assignment=_assignment(raw) if info.node_name and request else None,
+        claims=_CLAIMS.same(claims) if claims else (),
     )
 
 
@@ -182,6 +189,7 @@ _AFFINITIES: Final[_Shared[Affinity]] = _Shared()
 _TOLERATIONS: Final[_Shared[tuple[PodToleration, ...]]] = _Shared()
 _SPREADS: Final[_Shared[tuple[SpreadConstraint, ...]]] = _Shared()
 _REQUESTS: Final[_Shared[Request]] = _Shared()
+_CLAIMS: Final[_Shared[tuple[PodVolumeClaim, ...]]] = _Shared()
 _SPECS: Final[_Shared[PodSpec]] = _Shared()
 _CONDITIONS: Final[_Shared[tuple[PodCondition, ...]]] = _Shared()
 

@@ -57,7 +57,13 @@ class AutoscalerProcess:
         clock = clock or SystemClock()
         self.informers = SharedInformers(client, clock)
         self._events = EventRecorder(client, AGENT, instance=identity, clock=clock)
-        self.watch = ClusterWatch(client, self.informers, clock, overlays=settings.node_overlay)
+        self.watch = ClusterWatch(
+            client,
+            self.informers,
+            clock,
+            overlays=settings.node_overlay,
+            respect_preferences=settings.respect_preferences,
+        )
         self.closed = ClosedOfferings(clock, lambda: self.provisioning.controller.enqueue(KEY))
         self.cloud = CloudView(provider, self.closed, settings.region)
         self.writer = ClaimWriter(client, self.watch, Nominations(clock, settings.nominated_seconds), clock)

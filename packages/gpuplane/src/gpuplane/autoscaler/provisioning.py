@@ -123,13 +123,14 @@ class ProvisioningController:
     def _report(self, snapshot: ClusterSnapshot, decision: NodePurchase, made: dict[str, str]) -> None:
         """Report to each pod what was decided; equal reports of one pod are one event."""
         kept: dict[str, str] = {}
+        lacks = {pod: f" (without the preferred {'; '.join(words)})" for pod, words in decision.given_up.items()}
         for pod, node in decision.placed.items():
             self._writer.nominations.nominate(node)
-            kept[pod] = f"waits for the node {node}"
+            kept[pod] = f"waits for the node {node}{lacks.get(pod, '')}"
             if pod not in snapshot.displaced:
                 self._event(pod, "Normal", "Nominated", kept[pod])
         for pod, claim in made.items():
-            kept[pod] = f"waits for the node of the claim {claim}"
+            kept[pod] = f"waits for the node of the claim {claim}{lacks.get(pod, '')}"
             self._event(pod, "Normal", "Nominated", kept[pod])
         for pod, reasons in decision.waiting.items():
             kept[pod] = "no node is bought: " + "; ".join(reasons)

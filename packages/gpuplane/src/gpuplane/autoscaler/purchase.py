@@ -7,26 +7,29 @@
    fill the nodes and open new ones (`filling`).
 4. Each node becomes the cheapest type that holds the same pods.
 
-Few pods are also filled in Karpenter's way, with the knowledge of shares, and the cheaper answer is taken. Pure: the
-same question has the same answer.
+A pod that gets no node gives up a preference, with all of its kind, and these steps begin again with the pods that are
+left. Few pods are also filled in Karpenter's way, with the knowledge of shares, and the cheaper answer is taken. Pure:
+the same question has the same answer.
+
+Invariant: preferences leave no more pods without a node than there would be without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from gpuplane.autoscaler.asks import IGNORED, PodAsk, pod_conditions
+from gpuplane.autoscaler.asks import PodAsk
 from gpuplane.autoscaler.claims import Compatibility
 from gpuplane.autoscaler.covering import cover
-from gpuplane.autoscaler.existing import ExistingNode, hold_pod
+from gpuplane.autoscaler.existing import ExistingNode
 from gpuplane.autoscaler.filling import ClaimFilling
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.autoscaler.patterns import PatternKind, PatternMachine, kind_of_ask
-from gpuplane.autoscaler.requirements import first_conflict
-from kubekit.scheduling import filters
+from gpuplane.autoscaler.placed_pods import PlacedPods
+from gpuplane.autoscaler.why_waiting import why_not
 from kubekit.scheduling.podinfo import Requests
 
 _FEW: Final = 200  # pods up to which both ways are tried
@@ -36,24 +39,28 @@ class BoughtNode(msgspec.Struct, frozen=True):
     """A node to buy, with the pods that it is for, as namespace/name.
 
     `options` hold these pods as well, of the same pool, the cheapest first: `option` and what may be bought in its
-    place if the cloud has none of it. `requests` is the sum over the pods.
+    place if the cloud has none of it. `requests` is the sum over the pods. `given_up` is pod -> preferences that the
+    node does not keep.
     """
 
     option: NodeOption
     pods: tuple[str, ...]
     options: tuple[NodeOption, ...] = ()
     requests: Requests = {}
+    given_up: dict[str, tuple[str, ...]] = {}
 
 
 class NodePurchase(msgspec.Struct, frozen=True):
     """The nodes to buy, and why each other pod (by namespace/name) waits: the reasons of each pool.
 
-    `placed` is pod -> the node that exists, or is on its way, and holds it.
+    `placed` is pod -> the node that exists, or is on its way, and holds it. `given_up` is pod -> the preferences, in
+    words, without which it was placed or a node is bought for it.
     """
 
     nodes: tuple[BoughtNode, ...]
     waiting: dict[str, tuple[str, ...]]
     placed: dict[str, str] = {}
+    given_up: dict[str, tuple[str, ...]] = {}
 
     @property
     def price(self) -> float:
@@ -62,57 +69,109 @@ class NodePurchase(msgspec.Struct, frozen=True):
 
 
 def decide_purchase(
-    asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode] = ()
+    asks: Sequence[PodAsk],
+    pools: Sequence[PoolOptions],
+    existing: Sequence[ExistingNode] = (),
+    placed: PlacedPods | None = None,
 ) -> NodePurchase:
-    """Return the nodes to buy by the price of the whole set, for the pods that no existing node holds."""
-    covered = _by_covering(asks, pools, existing)
-    if len(asks) > _FEW:
-        return covered
-    filled = _by_filling(asks, pools, existing, cheapest=True)
-    return min(covered, filled, key=lambda answer: (len(answer.waiting), answer.price))
+    """Return the nodes to buy by the price of the whole set, for the pods that no existing node holds.
+
+    Args:
+        placed: the pods of at least these nodes, for a caller with several questions; read of `existing` without it.
+    """
+    placed = placed or PlacedPods(existing)
+    answer = _cheapest(asks, pools, existing, placed)
+    if answer.waiting and any(ask.later for ask in asks):
+        # Pods that are kept apart may use up a limit that all of them would have kept together.
+        careless = _cheapest([ask.relaxed(len(ask.later)) for ask in asks], pools, existing, placed)
+        if len(careless.waiting) < len(answer.waiting):
+            return careless
+    return answer
 
 
 def decide_as_karpenter(asks: Sequence[PodAsk], pools: Sequence[PoolOptions]) -> NodePurchase:
     """Return the nodes that Karpenter would buy: pod by pod, the price only at the end."""
-    return _by_filling(asks, pools, (), cheapest=False)
+    return _by_filling(asks, pools, (), PlacedPods(()), cheapest=False)
+
+
+def _cheapest(
+    asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode], placed: PlacedPods
+) -> NodePurchase:
+    covered = _by_covering(asks, pools, existing, placed)
+    if len(asks) > _FEW:
+        return covered
+    filled = _by_filling(asks, pools, existing, placed, cheapest=True)
+    return min(covered, filled, key=lambda answer: (len(answer.waiting), _relaxations(answer), answer.price))
+
+
+def _relaxations(answer: NodePurchase) -> int:
+    return sum(len(given_up) for given_up in answer.given_up.values())
 
 
 def _by_filling(
-    asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode], *, cheapest: bool
+    asks: Sequence[PodAsk],
+    pools: Sequence[PoolOptions],
+    existing: Sequence[ExistingNode],
+    placed: PlacedPods,
+    *,
+    cheapest: bool,
 ) -> NodePurchase:
     limits = PoolLimits(found.pool for found in pools)
-    filling = ClaimFilling(pools, limits, existing)
-    left = filling.add_all(asks)
+    filling = ClaimFilling(pools, limits, existing, placed)
+    left = _relaxing(asks, filling.add_all)
     if cheapest:
         filling.cheapen()
     return _answer(filling, left, pools, limits)
 
 
 def _by_covering(
-    asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode]
+    asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode], placed: PlacedPods
 ) -> NodePurchase:
     limits = PoolLimits(found.pool for found in pools)
-    filling = ClaimFilling(pools, limits, existing)
+    filling = ClaimFilling(pools, limits, existing, placed)
     fits = Compatibility()
     coverable = [found for found in pools if not found.has_min_values]
-    kinds: dict[int, tuple[PatternKind, PodAsk]] = {}
-    waiting: dict[int, list[PodAsk]] = {}
-    rest: list[PodAsk] = []
-    for ask in filling.fill_nodes(asks):
-        kind = kinds[ask.number][0] if ask.number in kinds else kind_of_ask(ask)
-        if kind is None:
-            rest.append(ask)
-        else:
-            kinds.setdefault(ask.number, (kind, ask))
-            waiting.setdefault(ask.number, []).append(ask)
-    for weight in sorted({found.pool.weight for found in coverable}, reverse=True):
-        some = [found for found in coverable if found.pool.weight == weight]
-        _cover(filling, some, kinds, waiting, fits)
-    rest += [ask for some in waiting.values() for ask in some]
+    weights = sorted({found.pool.weight for found in coverable}, reverse=True)
     order = {ask.key: at for at, ask in enumerate(asks)}
-    left = filling.add_all(sorted(rest, key=lambda ask: order[ask.key]))
+
+    def place(some: Sequence[PodAsk]) -> list[PodAsk]:
+        kinds: dict[int, tuple[PatternKind, PodAsk]] = {}
+        waiting: dict[int, list[PodAsk]] = {}
+        rest: list[PodAsk] = []
+        for ask in filling.fill_nodes(some):
+            kind = kinds[ask.number][0] if ask.number in kinds else kind_of_ask(ask)
+            if kind is None:
+                rest.append(ask)
+            else:
+                kinds.setdefault(ask.number, (kind, ask))
+                waiting.setdefault(ask.number, []).append(ask)
+        for weight in weights:
+            _cover(filling, [found for found in coverable if found.pool.weight == weight], kinds, waiting, fits)
+        rest += [ask for left in waiting.values() for ask in left]
+        return filling.add_all(sorted(rest, key=lambda ask: order[ask.key]))
+
+    left = _relaxing(asks, place)
     filling.cheapen()
     return _answer(filling, left, pools, limits)
+
+
+def _relaxing(asks: Sequence[PodAsk], place: Callable[[Sequence[PodAsk]], list[PodAsk]]) -> list[PodAsk]:
+    """Place pods; those that are left give up a preference, and are placed again, until none has another one.
+
+    Args:
+        place: places pods, and returns those that it did not place.
+
+    Returns: the pods that fit nowhere, in the order of `asks`.
+    """
+    left = place(asks)
+    hopeless: list[PodAsk] = []
+    while any(ask.later for ask in left):
+        # What seeks other pods may find them in a later round; what is free has been refused for good.
+        hopeless += [ask for ask in left if not ask.later and (ask.free or ask.trouble)]
+        again = [ask for ask in left if ask.later or not (ask.free or ask.trouble)]
+        left = place([ask.relaxed() if ask.later else ask for ask in again])
+    order = {ask.key: at for at, ask in enumerate(asks)}
+    return sorted([*hopeless, *left], key=lambda ask: order[ask.key])
 
 
 def _cover(
@@ -148,10 +207,11 @@ def _answer(
     filling: ClaimFilling, left: Sequence[PodAsk], pools: Sequence[PoolOptions], limits: PoolLimits
 ) -> NodePurchase:
     filling.settle()
-    nodes = [
-        BoughtNode(claim.option, tuple(ask.key for ask in claim.asks), claim.options, claim.requested)
-        for claim in filling.claims
-    ]
+    nodes = []
+    for claim in filling.claims:
+        given_up = {ask.key: ask.given_up for ask in claim.asks if ask.given_up}
+        keys = tuple(ask.key for ask in claim.asks)
+        nodes.append(BoughtNode(claim.option, keys, claim.options, claim.requested, given_up))
     nodes.sort(key=lambda node: (node.option.pool.name, node.option.price, node.option.machine.name, node.pods))
     waiting: dict[str, tuple[str, ...]] = {}
     known: dict[int, tuple[str, ...]] = {}
@@ -160,50 +220,4 @@ def _answer(
         if ask.number not in known:
             known[ask.number] = why_not(ask, pools, limits, fits)
         waiting[ask.key] = known[ask.number]
-    return NodePurchase(tuple(nodes), waiting, filling.placed)
-
-
-def why_not(
-    ask: PodAsk, pools: Sequence[PoolOptions], limits: PoolLimits, fits: Compatibility | None = None
-) -> tuple[str, ...]:
-    """Return why a pod gets no node: a line for each pool, with the first rule that excludes the pod."""
-    if ask.trouble:
-        return (ask.trouble,)
-    if not pools:
-        return ("there is no node pool",)
-    return tuple(f"{found.pool.name}: {_why_not(ask, found, limits, fits or Compatibility())}" for found in pools)
-
-
-def _why_not(ask: PodAsk, found: PoolOptions, limits: PoolLimits, fits: Compatibility) -> str:
-    if found.trouble:
-        return found.trouble
-    taint = filters.untolerated(found.options[0].facts.taints, ask.info.tolerations)
-    if taint is not None:
-        return f"the pod does not tolerate the taint {taint.key}{f'={taint.value}' * bool(taint.value)}:{taint.effect}"
-    wanted = pod_conditions(ask.info)
-    if conflict := first_conflict(found.conditions, wanted):
-        return conflict
-    admitted = fits.admitted(ask, found)
-    if not admitted:
-        for key, condition in sorted(wanted.items()):
-            if not any(condition.admits(one.facts.labels.get(key)) for one in found.options):
-                return f"{key}: the pod wants {condition}, and no node of the pool would have it"
-        return "no node of the pool would satisfy the pod's node affinity"
-    if (nearest := fits.lacking(ask, found)) is not None:
-        refusal = hold_pod(nearest, {}, 0, nearest.gpus, ask)
-        return f"no type holds the pod; the nearest is {nearest.machine.name}: {refusal}"
-    refusals = {one.machine.name: hold_pod(one, {}, 0, one.gpus, ask) for one in admitted}
-    if roomy := [one for one in admitted if not isinstance(refusals[one.machine.name], str)]:
-        if all(limits.lacking(one) for one in roomy):
-            return limits.lacking(roomy[0])
-        if found.has_min_values:
-            return "minValues would not be left after the types that cannot hold the pod"
-        return "no zone satisfies its pod affinity and topology spread together with the pods placed before"
-    largest = max(admitted, key=lambda one: (_held(one, ask), one.price))
-    return f"no type holds the pod; the nearest is {largest.machine.name}: {refusals[largest.machine.name]}"
-
-
-def _held(option: NodeOption, ask: PodAsk) -> int:
-    """Return how many of the pod's resources the option has enough of."""
-    asked = ask.info.requests.items()
-    return sum(option.free.get(name, 0) >= amount for name, amount in asked if name not in IGNORED)
+    return NodePurchase(tuple(nodes), waiting, filling.placed, filling.given_up)

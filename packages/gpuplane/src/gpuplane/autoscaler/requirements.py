@@ -24,6 +24,7 @@ _ALIASES: Final = {
     "beta.kubernetes.io/instance-type": karpenter.TYPE_LABEL,
     "failure-domain.beta.kubernetes.io/zone": karpenter.ZONE_LABEL,
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "topology.ebs.csi.aws.com/zone": karpenter.ZONE_LABEL,
 }
 
 
@@ -117,7 +118,7 @@ def merge_requirements(parts: Iterable[tuple[str, ValueCondition]]) -> NodeCondi
     """Return the intersection of conditions, label by label; beta names of labels count as today's."""
     merged: NodeConditions = {}
     for key, condition in parts:
-        name = _ALIASES.get(key, key)
+        name = label_of_today(key)
         merged[name] = merged[name] & condition if name in merged else condition
     return merged
 
@@ -131,6 +132,11 @@ def pool_conditions(requirements: Iterable[PoolRequirement], labels: Mapping[str
 def admits_labels(conditions: NodeConditions, labels: Mapping[str, str]) -> bool:
     """Return whether a node with the labels satisfies every condition."""
     return all(condition.admits(labels.get(key)) for key, condition in conditions.items())
+
+
+def label_of_today(key: str) -> str:
+    """Return the name by which nodes carry a label that has several."""
+    return _ALIASES.get(key, key)
 
 
 def first_conflict(pool: NodeConditions, pod: NodeConditions) -> str:

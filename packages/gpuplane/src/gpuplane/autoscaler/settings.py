@@ -18,7 +18,8 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
     """`cluster` names the cluster in the cloud's tags. `batch_idle` and `batch_longest` are seconds.
 
     `region` is the value of the nodes' region label; empty for an unknown region. `node_repair`: broken nodes are
-    restarted, then replaced. `node_overlay`: NodeOverlays change prices and resources.
+    restarted, then replaced. `node_overlay`: NodeOverlays change prices and resources. `respect_preferences`: what pods
+    prefer counts, until no node keeps it.
     """
 
     cluster: str
@@ -27,6 +28,7 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
     region: str = ""
     node_repair: bool = False
     node_overlay: bool = False
+    respect_preferences: bool = True
 
     @property
     def nominated_seconds(self) -> float:
@@ -35,7 +37,10 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
 
 
 def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
-    """Read the settings. Raises InvalidInput for a missing cluster name, an invalid duration or an unknown gate."""
+    """Read the settings.
+
+    Raises InvalidInput for a missing cluster name, an invalid duration or policy, or an unknown gate.
+    """
     gates = open_gates(environment.get("FEATURE_GATES", ""))
     cluster = environment.get("CLUSTER_NAME", "")
     if not cluster:
@@ -47,7 +52,16 @@ def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
         environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION", ""),
         "NodeRepair" in gates,
         NODE_OVERLAY in gates,
+        _respects(environment),
     )
+
+
+def _respects(environment: Mapping[str, str]) -> bool:
+    """Return whether PREFERENCE_POLICY is Respect, which it is by default."""
+    policy = environment.get("PREFERENCE_POLICY") or "Respect"
+    if policy not in ("Respect", "Ignore"):
+        raise InvalidInput(f"{policy!r} is no policy", where="PREFERENCE_POLICY", cure="Respect or Ignore")
+    return policy == "Respect"
 
 
 def open_gates(text: str) -> frozenset[str]:

@@ -21,7 +21,9 @@ from gpuplane.autoscaler.nodes import OptionIndex, claim_options, node_of_claim,
 from gpuplane.autoscaler.observed import DaemonView, PodView
 from gpuplane.autoscaler.options import Learned, PoolOptions, SharingSettings, make_options
 from gpuplane.autoscaler.overlays import apply_overlays
+from gpuplane.autoscaler.preferences import PreferenceRules, preference_rules
 from gpuplane.autoscaler.quantities import as_quantities
+from gpuplane.autoscaler.volumes import VolumeFacts
 from kubekit.api.core import Node
 from kubekit.scheduling.podinfo import Requests, amounts
 
@@ -33,6 +35,7 @@ class ScalingFacts(msgspec.Struct, frozen=True):
     """The objects of the cluster that decisions read.
 
     `gpunodes` are by the name of their node, `overlays` those without a conflict.
+    `respect_preferences`: what pods prefer counts, until no node keeps it.
     """
 
     pods: Sequence[PodView] = ()
@@ -44,6 +47,12 @@ class ScalingFacts(msgspec.Struct, frozen=True):
     daemons: Sequence[DaemonView] = ()
     sharing: SharingSettings = SharingSettings()
     overlays: Sequence[NodeOverlay] = ()
+    respect_preferences: bool = True
+    volumes: VolumeFacts = VolumeFacts()
+
+    def rules(self) -> PreferenceRules:
+        """Return how the preferences of pods count."""
+        return preference_rules(self.respect_preferences, self.pools, self.nodes)
 
 
 class CloudFacts(msgspec.Struct, frozen=True):
@@ -99,7 +108,8 @@ def take_snapshot(facts: ScalingFacts, cloud: CloudFacts, without: Collection[st
     going = ending | tainted
     displaced = [pod for name in sorted(ending) for pod in by_node.get(name, ()) if pod.moves]
     running = [pod.info for name, pods in by_node.items() if name not in ending for pod in pods if pod.info is not None]
-    asks = asks_of([pod.reading for pod in (*(pod for pod in facts.pods if pod.waits), *displaced)], running)
+    asking = [*(pod for pod in facts.pods if pod.waits), *displaced]
+    asks = asks_of([pod.reading(facts.volumes) for pod in asking], running, facts.rules())
     all_offers = make_offers(facts, cloud, selected_values(asks))
     index = OptionIndex(all_offers)
     nodes: list[ExistingNode] = []

@@ -30,6 +30,15 @@ from gpuplane.autoscaler.overlays import is_applied
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.requirements import pool_conditions
 from gpuplane.autoscaler.snapshot import ScalingFacts
+from gpuplane.autoscaler.volumes import (
+    PlacedVolume,
+    VolumeClass,
+    VolumeFacts,
+    WantedVolume,
+    view_claim,
+    view_class,
+    view_volume,
+)
 from kubekit.api.core import ConfigMap, Node, Pod
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Clock, Informer, SharedInformers
@@ -44,7 +53,16 @@ BY_NODE: Final = "node"  # index of pods
 class ClusterWatch:
     """The informers that decisions read. `overlays` is None where NodeOverlays have no effect."""
 
-    def __init__(self, client: Client, informers: SharedInformers, clock: Clock, *, overlays: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        informers: SharedInformers,
+        clock: Clock,
+        *,
+        overlays: bool = False,
+        respect_preferences: bool = True,
+    ) -> None:
+        self._respect_preferences = respect_preferences
         self.nodes = informers.of(Node)
         self.claims = informers.of(NodeClaim)
         self.gpunodes = informers.of(GPUNode)
@@ -59,6 +77,9 @@ class ClusterWatch:
         raw: Informer[Any] = Informer(client, RawPod, keep=view_pod, clock=clock)
         self.pods: Informer[Pod] = informers.share(Pod, raw)
         self.daemons: Informer[RawDaemonSet] = Informer(client, RawDaemonSet, keep=view_daemon, clock=clock)
+        self.volume_claims = Informer(client, WantedVolume, keep=view_claim, clock=clock)
+        self.volumes = Informer(client, PlacedVolume, keep=view_volume, clock=clock)
+        self.storage_classes = Informer(client, VolumeClass, keep=view_class, clock=clock)
         self.pods.add_index(WAITING, lambda pod: (WAITING,) if isinstance(pod, PodView) and pod.waits else ())
         self.pods.add_index(BY_NODE, _node_of)
         self.nodes.add_index(BY_PROVIDER, lambda node: (node.spec.provider_id,) if node.spec.provider_id else ())
@@ -74,6 +95,7 @@ class ClusterWatch:
             *(self.nodes, self.claims, self.gpunodes, self.provisioners, self.node_pools, self.templates),
             *(self.node_classes, self.policies, self.configs, self.pods, self.daemons),
             *([self.overlays] if self.overlays is not None else ()),
+            *(self.volume_claims, self.volumes, self.storage_classes),
         )
 
     def waiting(self) -> list[PodView]:
@@ -148,6 +170,8 @@ class ClusterWatch:
             daemons=[daemon for daemon in self.daemons.items() if isinstance(daemon, DaemonView)],
             sharing=self.sharing(),
             overlays=self.applied_overlays(),
+            respect_preferences=self._respect_preferences,
+            volumes=VolumeFacts(self.volume_claims.get, self.volumes.get, self.storage_classes.get),
         )
 
     def _log_once(self, about: str, why: str) -> None:

@@ -32,6 +32,8 @@ def pool_lines(what: Explanation, screen: Console) -> Iterator[str]:
     for answer in what.pools:
         if answer.type:
             yield from prefixed(f" {answer.pool:{width}}   ", _bought(answer), screen)
+            for preference in answer.given_up:
+                yield from prefixed(f" {'':{width}}   without the preferred ", preference, screen)
             continue
         mark = screen.paint(screen.glyph("bad"), "bad") + " "
         for number, rule in enumerate((answer.why_not, *answer.also_not)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from gpuplane.autoscaler.catalogue import InstanceType, aws_catalogue
 from gpuplane.autoscaler.manifests import NodeQuestion, read_question
 from gpuplane.autoscaler.options import PoolOptions, make_options
 from gpuplane.autoscaler.overlays import overlaid
+from gpuplane.autoscaler.preferences import preference_rules
 from gpuplane.autoscaler.providers import aws_types
 from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, decide_purchase
 from gpuplane.cli.forms import as_document
@@ -41,7 +42,8 @@ def nodes(options: Namespace, screen: Console) -> int:
     if not question.pods:
         raise InvalidInput("no file has a pod that waits", where="--pods", cure="a Pod, a workload, or a CSV of pods")
     catalogue, prices = _catalogue(options)
-    asks = read_asks(question.pods)
+    rules = preference_rules(True, question.pools)
+    asks = read_asks(question.pods, rules)
     offers, verdicts = overlaid(_offers(question, catalogue, options, asks), question.overlays)
     for name, verdict in verdicts.items():
         if verdict.reason:
@@ -49,7 +51,7 @@ def nodes(options: Namespace, screen: Console) -> int:
     ours = decide_purchase(asks, offers)
     unaware = msgspec.structs.replace(question, sharing=msgspec.structs.replace(question.sharing, known=False))
     offers, _ = overlaid(_offers(unaware, catalogue, options, asks), question.overlays)
-    theirs = decide_as_karpenter(counted_in_gpus(asks), offers)
+    theirs = decide_as_karpenter(counted_in_gpus(asks, rules), offers)
     if question.overlays:
         prices += ", with NodeOverlays"
     if options.html is not None:
@@ -129,6 +131,9 @@ def _show(ours: NodePurchase, theirs: NodePurchase, screen: Console) -> None:
     if ours.waiting.keys() == theirs.waiting.keys() and theirs.price > 0:
         saved = theirs.price - ours.price
         screen.print(f"  saved        {saved:10.2f} $/h   {saved / theirs.price:.0%}")
+    if ours.given_up:
+        screen.print()
+        _show_given_up(ours, screen)
     if ours.waiting:
         screen.print()
         _show_waiting(ours, screen)
@@ -142,11 +147,21 @@ def _in_words(answer: NodePurchase, screen: Console) -> str:
     return f"{count(len(answer.nodes), 'node')}{': ' * bool(parts)}{', '.join(parts)}{more}{waiting}"
 
 
+def _show_given_up(answer: NodePurchase, screen: Console) -> None:
+    screen.print(f"  {screen.glyph('warn')} {count(len(answer.given_up), 'pod')} without something that they prefer")
+    _show_grouped(answer.given_up, screen)
+
+
 def _show_waiting(answer: NodePurchase, screen: Console) -> None:
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for pod, reasons in answer.waiting.items():
-        groups.setdefault(reasons, []).append(pod)
     screen.print(f"  {screen.glyph('bad')} {count(len(answer.waiting), 'pod')} without a node")
+    _show_grouped(answer.waiting, screen)
+
+
+def _show_grouped(found: Mapping[str, tuple[str, ...]], screen: Console) -> None:
+    """Print pods with their lines, those with equal lines together."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for pod, lines in found.items():
+        groups.setdefault(lines, []).append(pod)
     for reasons, pods in groups.items():
         more = f" and {count(len(pods) - 1, 'pod')} more" if len(pods) > 1 else ""
         screen.print(f"      {pods[0]}{more}")
@@ -170,6 +185,7 @@ def _as_json(ours: NodePurchase, theirs: NodePurchase, prices: str) -> dict[str,
                 }
                 for node in answer.nodes
             ],
+            "given_up": {pod: list(preferences) for pod, preferences in answer.given_up.items()},
             "waiting": {pod: list(reasons) for pod, reasons in answer.waiting.items()},
         }
 

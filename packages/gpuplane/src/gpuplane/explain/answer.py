@@ -76,7 +76,8 @@ class PoolAnswer(msgspec.Struct, frozen=True, rename="camel"):
     `price` is that of the built-in list: on-demand, in the region of `Explanation.priced`. `spot`: the pool may buy the
     type as spot too, or only so where `capacity_type` is spot; such a node costs `price` at most. `region` is where the
     pool buys, empty where that is unknown. `also_not` are further rules, each found once the rule before it is away.
-    `cures` let the pool buy a node; each was decided again with the change made.
+    `cures` let the pool buy a node; each was decided again with the change made. `given_up` are the preferences of the
+    pod that the node does not keep.
     """
 
     pool: str
@@ -88,6 +89,7 @@ class PoolAnswer(msgspec.Struct, frozen=True, rename="camel"):
     region: str = ""
     also_not: tuple[str, ...] = ()
     cures: tuple[Cure, ...] = ()
+    given_up: tuple[str, ...] = ()
 
 
 class Buying(msgspec.Struct, frozen=True, rename="camel"):

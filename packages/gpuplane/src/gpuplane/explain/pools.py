@@ -14,10 +14,11 @@ import msgspec
 
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.api.nodeoverlay import NodeOverlay
-from gpuplane.autoscaler.asks import read_asks, selected_values
+from gpuplane.autoscaler.asks import PodAsk, admits_ask, read_asks, selected_values
 from gpuplane.autoscaler.catalogue import REGION_LABEL, SPOT
 from gpuplane.autoscaler.options import PoolOptions, SharingSettings, make_options
 from gpuplane.autoscaler.overlays import apply_overlays
+from gpuplane.autoscaler.preferences import preference_rules
 from gpuplane.autoscaler.purchase import BoughtNode, decide_purchase
 from gpuplane.explain.answer import PoolAnswer
 from gpuplane.explain.pod_cures import made_again
@@ -25,7 +26,6 @@ from gpuplane.explain.pool_changes import PoolChange, changes
 from gpuplane.explain.pool_market import pool_market
 from gpuplane.explain.pool_trouble import PoolTrouble
 from gpuplane.explain.proving import Cure
-from kubekit.scheduling import filters
 from kubekit.scheduling.podinfo import PodInfo, compile_pod
 
 _MOST_CHANGES: Final = 4  # together in one cure
@@ -107,11 +107,18 @@ class _Asker:
         if node is None:
             return PoolAnswer(pool.name, why_not=why, region=region)
         option = node.option
-        [ask] = read_asks([pod])
+        [ask] = self._asks(pod, pool)
+        ask = ask.relaxed(len(node.given_up.get(ask.key, ())))
         alike = [one for one in offers.options if one.machine.name == option.machine.name]
-        kinds = {one.capacity_type for one in alike if filters.check_affinity(ask.info, one.facts) is None}
+        kinds = {one.capacity_type for one in alike if admits_ask(ask, one.facts)}
         return PoolAnswer(
-            pool.name, option.machine.name, option.capacity_type, option.price, spot=SPOT in kinds, region=region
+            pool.name,
+            option.machine.name,
+            option.capacity_type,
+            option.price,
+            spot=SPOT in kinds,
+            region=region,
+            given_up=node.given_up.get(ask.key, ()),
         )
 
     def cured(self, pod: dict[str, Any], pool: DeclaredPool, answer: PoolAnswer) -> PoolAnswer:
@@ -145,11 +152,14 @@ class _Asker:
         offers = self._offers(pod, pool)
         if not offers.options:
             return offers, self._excluding(pod, offers), None
-        purchase = decide_purchase(read_asks([pod]), [offers])
+        purchase = decide_purchase(self._asks(pod, pool), [offers])
         if purchase.nodes:
             return offers, "", purchase.nodes[0]
         reasons = (reason.removeprefix(f"{pool.name}: ") for some in purchase.waiting.values() for reason in some)
         return offers, "; ".join(reasons), None
+
+    def _asks(self, pod: dict[str, Any], pool: DeclaredPool) -> list[PodAsk]:
+        return read_asks([pod], preference_rules(True, [pool]))
 
     def _excluding(self, pod: dict[str, Any], offers: PoolOptions) -> str:
         """Return the requirement of a pool without which it had options, as words; else its trouble."""

@@ -36,6 +36,7 @@ SETTINGS: Final = {
     "SERVICE_CIDR": "network of Services, as 10.100.0.0/16; AL2023 needs it in its user data",
     "AWS_DEFAULT_INSTANCE_PROFILE": "instance profile of classes that name none",
     "ISOLATED_VPC": "`true`: the network has no way to the price list",
+    "PREFERENCE_POLICY": "`Ignore`: what pods prefer buys no other nodes (`Respect`)",
     "FEATURE_GATES": "`NodeRepair=true`: broken nodes are restarted, then replaced; `NodeOverlay=true`: NodeOverlays"
     " change prices and resources",
 }

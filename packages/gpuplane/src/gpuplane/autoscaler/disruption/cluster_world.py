@@ -16,6 +16,7 @@ from gpuplane.autoscaler.disruption.supply import PurchaseQuestion
 from gpuplane.autoscaler.nodeclaims import launch_options
 from gpuplane.autoscaler.observed import PodView
 from gpuplane.autoscaler.options import PoolLimits
+from gpuplane.autoscaler.placed_pods import PlacedPods
 from gpuplane.autoscaler.purchase import BoughtNode
 from gpuplane.autoscaler.snapshot import CloudFacts, ScalingFacts, take_snapshot
 from kubekit.scheduling.podinfo import PodInfo
@@ -25,11 +26,15 @@ class _NumberedAsks:
     """The pods that wait or may move, numbered together: pods of one kind are so in every question."""
 
     def __init__(
-        self, waiting: Sequence[PodView], moving: Mapping[str, Sequence[PodView]], anti: Sequence[PodInfo]
+        self,
+        waiting: Sequence[PodView],
+        moving: Mapping[str, Sequence[PodView]],
+        anti: Sequence[PodInfo],
+        facts: ScalingFacts,
     ) -> None:
         keys = {pod.info.key for pod in waiting if pod.info is not None}
         going = [pod for pods in moving.values() for pod in pods if pod.info is not None and pod.info.key not in keys]
-        asks = asks_of([pod.reading for pod in (*waiting, *going)], anti)
+        asks = asks_of([pod.reading(facts.volumes) for pod in (*waiting, *going)], anti, facts.rules())
         self._waiting: list[tuple[int, PodAsk]] = []
         self._moving: dict[str, list[tuple[int, PodAsk]]] = {}
         for at, ask in enumerate(asks):
@@ -53,9 +58,11 @@ class ClusterWorld:
 
     def __init__(self, facts: ScalingFacts, cloud: CloudFacts, writer: ClaimWriter) -> None:
         base = take_snapshot(facts, cloud)
+        self._facts = facts
         claimed = {claim.status.node_name for claim in facts.claims if claim.status.node_name}
         self._offers = take_snapshot(facts, cloud, claimed).offers
         self._nodes = base.nodes
+        self._placed = PlacedPods(base.nodes)
         self._writer = writer
         self._moving: dict[str, list[PodView]] = {}
         for pod in facts.pods:
@@ -72,7 +79,7 @@ class ClusterWorld:
     @cached_property
     def _asked(self) -> _NumberedAsks:
         """Return every pod that waits or may move, numbered together."""
-        return _NumberedAsks(self._waiting, self._moving, self._anti)
+        return _NumberedAsks(self._waiting, self._moving, self._anti, self._facts)
 
     def screen(self) -> RemovalScreen:
         """Return the quick answers for nodes that surely cannot go."""
@@ -82,7 +89,7 @@ class ClusterWorld:
         """Return the needs of pods if these nodes, by name, were gone."""
         asks, displaced = self._asked.without(without)
         left = [node for node in self._nodes if node.name not in without]
-        return PurchaseQuestion(asks, displaced, self._offers, left)
+        return PurchaseQuestion(asks, displaced, self._offers, left, self._placed)
 
     async def buy(self, nodes: Sequence[BoughtNode], *, capped: bool) -> Sequence[str]:
         """Create the claims of nodes to buy, and return the names of those that were created."""

@@ -60,7 +60,7 @@ def asking(world: RemovalWorld) -> AskRemoval:
 
 def removal_outcome(question: PurchaseQuestion) -> RemovalOutcome:
     """Return what the displaced pods of a question need."""
-    answer = decide_purchase(question.asks, question.offers, question.nodes)
+    answer = decide_purchase(question.asks, question.offers, question.nodes, question.placed)
     unready = {node.name for node in question.nodes if not node.initialized}
     used = {answer.placed[pod] for pod in question.displaced if pod in answer.placed}
     return RemovalOutcome(

@@ -63,11 +63,11 @@ class FreePlaces:
         self._holders: dict[int, list[ExistingNode]] = {}
 
     def left(self, asks: Sequence[PodAsk], without: str) -> list[PodAsk] | None:
-        """Return the pods that the nodes but one do not hold; None if pods depend on others.
+        """Return the pods that the nodes but one do not hold; None if pods depend on others or have preferences.
 
         The answer is the one of a `NodeFilling` of all nodes: one that does not hold a pod alone never takes it.
         """
-        if not all(ask.free for ask in asks):
+        if not all(ask.free and not ask.later for ask in asks):
             return None
         holders = {id(node): node for ask in asks for node in self._holding(ask) if node.name != without}
         filling = NodeFilling(holders.values())

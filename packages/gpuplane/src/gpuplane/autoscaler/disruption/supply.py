@@ -12,6 +12,7 @@ from gpuplane.autoscaler.asks import PodAsk
 from gpuplane.autoscaler.disruption.facts import DisruptableNode
 from gpuplane.autoscaler.existing import ExistingNode
 from gpuplane.autoscaler.options import PoolOptions
+from gpuplane.autoscaler.placed_pods import PlacedPods
 from gpuplane.autoscaler.providers.provider import MachineClass
 from gpuplane.autoscaler.purchase import BoughtNode
 
@@ -20,13 +21,15 @@ class PurchaseQuestion(msgspec.Struct, frozen=True, eq=False):
     """The needs of pods if some nodes were gone.
 
     `asks` are the pods that wait, and those of the nodes that are taken as gone (`displaced`, as namespace/name).
-    `offers` can be bought now, `nodes` are there already or on their way.
+    `offers` can be bought now, `nodes` are there already or on their way. `placed` are the pods of these nodes, and may
+    be those of others too.
     """
 
     asks: Sequence[PodAsk]
     displaced: frozenset[str]
     offers: Sequence[PoolOptions]
     nodes: Sequence[ExistingNode]
+    placed: PlacedPods | None = None
 
 
 class RemovalWorld(Protocol):
