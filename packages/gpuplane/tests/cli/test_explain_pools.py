@@ -105,6 +105,8 @@ def test_the_preferences_that_a_pool_does_not_keep_are_listed() -> None:
         " plain   g4dn.12xlarge on-demand, 3.912 $/h",
         "         without the preferred node affinity: team In red",
     ]
+    facts = PoolFacts([pool("plain")], sharing=SHARING, respect_preferences=False)
+    assert pool_answers(pod(affinity=affinity), facts) == (PoolAnswer("plain", "g4dn.xlarge", "on-demand", 0.526),)
 
 
 def shown(found: tuple[PoolAnswer, ...]) -> list[str]:
@@ -476,7 +478,7 @@ async def test_pools_are_read_with_the_daemonsets_that_take_a_part_of_their_node
             "new": PoolTrouble("the pool's condition Ready is False: x", "y")
         }
         facts = await read_pool_facts(admin)
-        assert facts is not None and facts.overlays == []
+        assert facts is not None and facts.overlays == [] and facts.respect_preferences
 
 
 async def test_overlays_count_where_the_autoscaler_takes_them_and_found_them_sound(server: ApiServer) -> None:
@@ -486,7 +488,9 @@ async def test_overlays_count_where_the_autoscaler_takes_them_and_found_them_sou
         await admin.request("POST", NodePool.RESOURCE.path(), None, as_object(pool("plain")))
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}}
         await admin.request("POST", "/api/v1/namespaces", None, space)
-        container = {"name": "main", "image": "i", "env": [{"name": "FEATURE_GATES", "value": "NodeOverlay=true"}]}
+        settings = {"FEATURE_GATES": "NodeOverlay=true", "PREFERENCE_POLICY": "Ignore"}
+        environment = [{"name": name, "value": value} for name, value in settings.items()]
+        container = {"name": "main", "image": "i", "env": environment}
         template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
         autoscaler = {
             "apiVersion": "apps/v1",
@@ -510,6 +514,7 @@ async def test_overlays_count_where_the_autoscaler_takes_them_and_found_them_sou
             await admin.patch(NodeOverlay, "contract", patch, subresource="status")
             facts = await read_pool_facts(admin)
             assert facts is not None
+            assert not facts.respect_preferences
             [answer] = pool_answers(pod(), msgspec.structs.replace(facts, troubles={}))
             prices.append(answer.price)
         assert prices == [0.526, 0.25]

@@ -69,6 +69,7 @@ async def read_pool_facts(client: Client, nodes: Iterable[Object] = ()) -> PoolF
         daemons=[_pod_of(daemon) for daemon in daemons],
         region=_region(autoscaler) or next(filter(None, labels), ""),
         overlays=[overlay for overlay in overlays if is_applied(overlay)],
+        respect_preferences=_settings(autoscaler).get("PREFERENCE_POLICY") != "Ignore",
         troubles={pool.metadata.name: why for pool in pools if (why := pool_trouble(pool, classes))},
     )
 

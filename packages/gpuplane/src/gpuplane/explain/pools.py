@@ -38,6 +38,7 @@ class PoolFacts(msgspec.Struct, frozen=True):
 
     `region` is that of the autoscaler, or of the cluster's nodes; empty for an unknown region. `troubles` is pool ->
     why nothing is bought for it at all. `overlays` are the NodeOverlays that count.
+    `respect_preferences` is the autoscaler's setting.
     """
 
     pools: Sequence[DeclaredPool] = ()
@@ -47,6 +48,7 @@ class PoolFacts(msgspec.Struct, frozen=True):
     region: str = ""
     troubles: Mapping[str, PoolTrouble] = {}
     overlays: Sequence[NodeOverlay] = ()
+    respect_preferences: bool = True
 
 
 def pool_answers(pod: Mapping[str, Any], facts: PoolFacts) -> tuple[PoolAnswer, ...]:
@@ -159,7 +161,7 @@ class _Asker:
         return offers, "; ".join(reasons), None
 
     def _asks(self, pod: dict[str, Any], pool: DeclaredPool) -> list[PodAsk]:
-        return read_asks([pod], preference_rules(True, [pool]))
+        return read_asks([pod], preference_rules(self._facts.respect_preferences, [pool]))
 
     def _excluding(self, pod: dict[str, Any], offers: PoolOptions) -> str:
         """Return the requirement of a pool without which it had options, as words; else its trouble."""
