@@ -22,7 +22,11 @@ WRONG: dict[str, tuple[str, str]] = {
     "--cloud-env BATCH_MAX_DURATION=fast": ("'fast' is no duration above 0", "BATCH_MAX_DURATION"),
     "--cloud-env BATCH_IDLE_DURATION=0s": ("'0s' is no duration above 0", "BATCH_IDLE_DURATION"),
     "--cloud-env FEATURE_GATES=NodeRepair": ("'NodeRepair' is no feature gate", "FEATURE_GATES"),
-    "--cloud-env FEATURE_GATES=NodeOverlay=true": ("the feature gates NodeOverlay are not there", "FEATURE_GATES"),
+    "--cloud-env FEATURE_GATES=StaticCapacity=true": (
+        "the feature gates StaticCapacity are not there",
+        "FEATURE_GATES",
+    ),
+    "--cloud-env PREFERENCE_POLICY=ignore": ("'ignore' is no policy", "PREFERENCE_POLICY"),
     "--cloud-env ISOLATED_VPC=maybe": ("ISOLATED_VPC is 'maybe'", "--cloud-env"),
     "--cloud-env AWS_ACCESS_KEY_ID=x": ("AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY", "--cloud-env"),
     "--cloud-env INTERRUPTION_QUEU=x": ("the autoscaler reads no INTERRUPTION_QUEU", "--cloud-env"),
