@@ -14,7 +14,7 @@ from gpuplane.autoscaler.asks import PodAsk, PodReading, asks_of, read_asks, rea
 from gpuplane.autoscaler.existing import ExistingNode
 from gpuplane.autoscaler.nodeclaims import launch_options
 from gpuplane.autoscaler.options import PoolLimits
-from gpuplane.autoscaler.preferences import PreferenceRules, preference_rules, preference_steps
+from gpuplane.autoscaler.preferences import MOST_OF_A_KIND, PreferenceRules, preference_rules, preference_steps
 from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, decide_purchase
 from gpuplane.autoscaler.settings import read_settings
 from kubekit.api.core import Taint
@@ -89,6 +89,18 @@ def test_preferences_are_given_up_in_karpenters_order_the_heaviest_first() -> No
     assert [one.topology_key for one in last.spread] == [HOST], "what is required stays"
     assert last.affinity.node_preferred == last.affinity.pod_preferred == last.affinity.anti_preferred == ()
     assert [step.avoids for step in steps] == [True] * 8 + [False]
+
+
+def test_thousands_of_preferences_of_one_pod_are_few_steps() -> None:
+    """Any tenant can write them, and in each step the pod is tried on every node."""
+    terms = [(1 + at % 99, ZONE, str(at)) for at in range(5000)]
+    others = [(1 + at % 99, str(at), ZONE) for at in range(5000)]
+    affinity = {**prefers(*terms), **prefers_pods("podAffinity", *others), **prefers_pods("podAntiAffinity", *others)}
+    info = compile_pod(pod("p", affinity=affinity, topologySpreadConstraints=[anyway(ZONE)] * 5000))
+    steps = preference_steps(info, PreferenceRules())
+    assert len(steps) == 1 + 4 * MOST_OF_A_KIND
+    assert len(steps[0].wanted.spread) == MOST_OF_A_KIND
+    assert min(weight for weight, _ in steps[0].wanted.affinity.pod_preferred) == 99, "the heaviest count"
 
 
 def test_a_pod_without_preferences_has_nothing_to_give_up() -> None:

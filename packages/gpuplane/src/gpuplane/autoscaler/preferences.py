@@ -25,6 +25,9 @@ from kubekit.scheduling.podinfo import Affinity, NodeTaint, PodInfo, PodTerm
 from kubekit.scheduling.selectors import NodeTerm, Requirement
 
 SOFT_EFFECT: Final = "PreferNoSchedule"
+# Of each kind, the heaviest of a pod; the others never count. Each is a step in which the pod is tried on every node,
+# and any tenant can write thousands.
+MOST_OF_A_KIND: Final = 16
 T = TypeVar("T")
 
 
@@ -86,8 +89,8 @@ def _relaxing(info: PodInfo, avoids: bool) -> Iterator[PreferenceStep]:
     affinity = info.affinity
     near, apart = _heaviest_first(affinity.pod_preferred), _heaviest_first(affinity.anti_preferred)
     # An empty term admits every node, and prefers nothing.
-    nodes = [one for one in _heaviest_first(affinity.node_preferred) if one[1].expressions or one[1].fields]
-    soft = [one for one in info.spread if not one.hard]
+    nodes = _heaviest_first(one for one in affinity.node_preferred if one[1].expressions or one[1].fields)
+    soft = [one for one in info.spread if not one.hard][-MOST_OF_A_KIND:]
     given_up: tuple[str, ...] = ()
     yield PreferenceStep(_with(info, near, apart, nodes, len(soft)), avoids)
     while near or apart or nodes or soft:
@@ -104,7 +107,7 @@ def _relaxing(info: PodInfo, avoids: bool) -> Iterator[PreferenceStep]:
 
 
 def _heaviest_first(terms: Iterable[tuple[int, T]]) -> list[tuple[int, T]]:
-    return sorted(terms, key=lambda one: -one[0])
+    return sorted(terms, key=lambda one: -one[0])[:MOST_OF_A_KIND]
 
 
 def _with(
