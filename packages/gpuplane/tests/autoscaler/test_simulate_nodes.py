@@ -132,6 +132,13 @@ def test_the_printed_example(files: Files) -> None:
     assert "saved 11.21 $/h 96%" in lines
 
 
+def test_an_option_that_is_given_twice_adds_its_files(files: Files, tmp_path: Path) -> None:
+    more = tmp_path / "more.yaml"
+    more.write_text(DEPLOYMENT.replace("name: test,", "name: more,"))
+    nodes = printed(files).json("--pods", str(more))["nodes"]
+    assert sum(len(node["pods"]) for node in nodes) == 20
+
+
 def test_the_field_that_stands_twice_is_reported_and_the_last_one_counts(files: Files) -> None:
     printed(files).run()
     assert "pool.yaml:25  spec.ttlSecondsAfterEmpty stands in line 7 already; the last one counts" in files.err

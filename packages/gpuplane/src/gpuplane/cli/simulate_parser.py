@@ -55,6 +55,7 @@ def _add_nodes(experiments: Any) -> Any:
         "--pools",
         type=Path,
         required=True,
+        action="extend",
         nargs="+",
         metavar="FILE",
         help="manifests of Provisioners or NodePools and their classes, with the ClusterPolicy, the device plugin's "
@@ -64,6 +65,7 @@ def _add_nodes(experiments: Any) -> Any:
         "--pods",
         type=Path,
         required=True,
+        action="extend",
         nargs="+",
         metavar="FILE",
         help="manifests of pods and workloads, or a CSV as of simulate packing, which asks for shares",
