@@ -127,21 +127,18 @@ async def test_an_instance_joins_as_a_bare_node_and_leaves_without_a_trace(lab):
     assert ask(lab.address, "GET", "bill")["dollarsPerHour"] == 0
 
 
+def long_pod(node: str) -> dict[str, Any]:
+    """Return a pod that runs on a node until it is ended."""
+    container = {"name": "c", "image": "busybox", "command": ["sleep", "1000"]}
+    spec = {"nodeName": node, "tolerations": [{"operator": "Exists"}], "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "long"}, "spec": spec}
+
+
 async def test_a_node_leaves_with_containers_of_a_kubelet_that_was_killed(lab):
     instance = lab.launch("on-demand", "g4dn.12xlarge")
     node = await lab.joined(instance)
     name = node.metadata.name
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "long"},
-        "spec": {
-            "nodeName": name,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [{"name": "c", "image": "busybox", "command": ["sleep", "1000"]}],
-        },
-    }
-    await lab.client.create(body, namespace="default")
+    await lab.client.create(long_pod(name), namespace="default")
 
     def containers() -> list[Any]:
         return list((lab.directory.nodes / name / "containers").glob("*/record.json"))
@@ -158,17 +155,7 @@ async def test_a_restart_ends_containers_and_gives_the_machine_another_boot_id(l
     instance = lab.launch("on-demand", "g4dn.12xlarge")
     node = await lab.joined(instance)
     name, root = node.metadata.name, lab.directory.nodes / node.metadata.name / "root"
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "long"},
-        "spec": {
-            "nodeName": name,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [{"name": "c", "image": "busybox", "command": ["sleep", "1000"]}],
-        },
-    }
-    await lab.client.create(body, namespace="default")
+    await lab.client.create(long_pod(name), namespace="default")
 
     def started(times: int) -> Any:
         async def holds() -> bool:

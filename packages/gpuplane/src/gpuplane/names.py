@@ -104,6 +104,7 @@ RETRY_ANNOTATION: Final = "gpuplane.dev/retry"  # on a GPUNode, any new value: v
 PAUSED_ANNOTATION: Final = "gpuplane.dev/paused"  # "true" on the ClusterPolicy: the operator changes nothing
 
 # -- autoscaler ----------------------------------------------------------------------------------------------------
+AUTOSCALER_NAME: Final = "gpuplane-autoscaler"  # its Deployment, account and lease
 KARPENTER_GROUP: Final = "karpenter.sh"  # API group of pools and claims of nodes, and prefix of their labels
 # On a NodeClaim: the allocatable that was predicted of its node, as JSON.
 PREDICTED_ANNOTATION: Final = "gpuplane.dev/predicted-allocatable"

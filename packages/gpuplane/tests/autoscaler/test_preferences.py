@@ -82,7 +82,7 @@ def test_preferences_are_given_up_in_karpenters_order_the_heaviest_first() -> No
         f"node affinity: {ZONE} In a",
         f"topology spread over {ZONE}",
         f"topology spread over {TYPE}",
-        "node without PreferNoSchedule taints",
+        "a node without PreferNoSchedule taints",
     )
     assert [len(step.given_up) for step in steps] == list(range(9))
     last = steps[-1].wanted
@@ -239,7 +239,7 @@ def test_a_soft_taint_is_avoided_until_no_other_node_is_left() -> None:
     asks = read_asks([pod("p-0", 1), pod("p-1", 1)], rules)
     answer = decide_purchase(asks, options_of(asks, tainted, clean))
     assert sorted(node.option.pool.name for node in answer.nodes) == ["new", "old"]
-    assert list(answer.given_up.values()) == [("node without PreferNoSchedule taints",)]
+    assert list(answer.given_up.values()) == [("a node without PreferNoSchedule taints",)]
     tolerant = read_asks([pod("p", 1, tolerations=[{"key": "old", "operator": "Exists"}])], rules)
     (node,) = decide_purchase(tolerant, options_of(tolerant, tainted, clean)).nodes
     assert node.option.pool.name == "old" and not tolerant[0].later

@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane import names
 from gpuplane.api import nodeclaim
-from gpuplane.autoscaler.component import LEASE
 from gpuplane.autoscaler.process import AutoscalerProcess
 from gpuplane.autoscaler.repair.decide import GPU_PATIENCE_SECONDS
 from gpuplane.autoscaler.rival import stand_aside
@@ -113,7 +112,7 @@ async def test_every_right_is_used_and_none_is_missing(server: ApiServer, caplog
         overlay = {"requirements": [{"key": "team", "operator": "Exists"}], "price": "1"}
         await world.registry.create(OVERLAYS, None, {"metadata": {"name": "contract"}, "spec": overlay})
         await stand_aside(client)
-        lease = Lease(client, LEASE, names.OPERATOR_NAMESPACE, "one")
+        lease = Lease(client, names.AUTOSCALER_NAME, names.OPERATOR_NAMESPACE, "one")
         await lease.lead(lambda: asyncio.sleep(0))
         process = AutoscalerProcess(client, world.cloud, world.settings, identity="test", clock=world.machine)
         running = asyncio.create_task(process.run())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.autoscaler import component
@@ -99,7 +100,7 @@ async def test_the_component_stands_aside_for_karpenter_and_else_buys_while_it_h
     task = asyncio.create_task(component.run(options))
     try:
         await until(lambda: cloud.launched, task=task)
-        held = registry.get(LEASES, "gpu-operator", component.LEASE) or {}
+        held = registry.get(LEASES, "gpu-operator", names.AUTOSCALER_NAME) or {}
         assert held["spec"]["holderIdentity"].startswith("gpuplane-autoscaler-")
     finally:
         task.cancel()

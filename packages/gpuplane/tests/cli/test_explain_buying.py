@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
+from gpuplane import names
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.api.nodeclaim import NodeClaim
-from gpuplane.autoscaler.process import AGENT
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import Explanation
 from gpuplane.explain.buying import BuyingFacts, buying_of
 from gpuplane.explain.pool_reading import read_buying_facts
-from gpuplane.operator.autoscaler_install import NAME
 from gpuplane.operator.installation import resource_of
 from kubekit.api.core import Event, EventSource, ObjectReference
 from kubekit.api.meta import Condition, ObjectMeta
@@ -40,7 +39,7 @@ def told(
         message=message,
         type=level,
         last_timestamp=f"2026-11-23T00:00:0{at}Z",
-        source=EventSource(component=NAME),
+        source=EventSource(component=names.AUTOSCALER_NAME),
     )
 
 
@@ -137,10 +136,6 @@ def test_the_newest_trace_of_the_autoscaler_counts(case: str) -> None:
     assert bool(found.cure) == (case in ("no autoscaler", "scaled to zero", "broken", "launch fails"))
 
 
-def test_events_are_found_by_the_name_that_the_autoscaler_writes() -> None:
-    assert AGENT == NAME
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -176,7 +171,7 @@ async def test_traces_are_read_as_far_as_the_user_may_read_them(server: ApiServe
         autoscaler = {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": {"name": NAME, "namespace": "gpu-operator"},
+            "metadata": {"name": names.AUTOSCALER_NAME, "namespace": "gpu-operator"},
             "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
         }
         await admin.request("POST", "/apis/apps/v1/namespaces/gpu-operator/deployments", None, autoscaler)
@@ -191,7 +186,7 @@ async def test_traces_are_read_as_far_as_the_user_may_read_them(server: ApiServe
             "message": NOMINATED.message,
             "type": "Normal",
             "lastTimestamp": "2026-11-23T00:00:00Z",
-            "source": {"component": NAME},
+            "source": {"component": names.AUTOSCALER_NAME},
         }
         await admin.request("POST", "/api/v1/namespaces/ml/events", None, event)
         body = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import re
 import shlex
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuplane import names
 from gpuplane.api.karpenter import (
     DeclaredPool,
     EC2NodeClass,
@@ -25,40 +25,28 @@ from gpuplane.api.karpenter import (
 )
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.api.nodeoverlay import NodeOverlay
-from gpuplane.autoscaler.options import SharingSettings
-from gpuplane.cli.explain_text import page
-from gpuplane.cli.terminal import Console
-from gpuplane.explain.answer import Explanation, PoolAnswer
+from gpuplane.explain.answer import PoolAnswer
 from gpuplane.explain.pool_reading import read_pool_facts
-from gpuplane.explain.pool_trouble import PoolTrouble, pool_trouble
+from gpuplane.explain.pool_trouble import PoolTrouble
 from gpuplane.explain.pools import PoolFacts, pool_answers
-from gpuplane.explain.proving import Cure
-from gpuplane.operator.autoscaler_install import NAME as AUTOSCALER
 from gpuplane.operator.installation import resource_of
 from kubekit.api.core import Taint
-from kubekit.api.meta import ObjectMeta
 from kubekit.kube import ApiEndpoint, Client
 from kubekit.kube.auth import StaticAuth
+from packages.gpuplane.tests.cli.explained_pools import (
+    CLASS_SPEC,
+    GUARDED,
+    ON_DEMAND,
+    SHARING,
+    TYPES,
+    declared_object,
+    not_ready,
+    pod,
+    pool,
+    printed,
+)
 from tinykube.apiserver.identity import ADMIN, service_account_user
 from tinykube.apiserver.server import ApiServer
-
-TEN = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 10}]}}"
-SHARING = SharingSettings(configs={"default": "version: v1", "shared": TEN}, default="default")
-TYPES = PoolRequirement(key="node.kubernetes.io/instance-type", operator="In", values=("g4dn.xlarge", "g4dn.12xlarge"))
-ON_DEMAND = PoolRequirement(key="karpenter.sh/capacity-type", operator="In", values=("on-demand",))
-
-
-def pod(gpus: int = 1, **spec: Any) -> dict[str, Any]:
-    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
-    meta = {"name": "train", "namespace": "ml", "uid": "1", "creationTimestamp": "2026-11-23T00:00:00Z"}
-    return {"metadata": meta, "spec": {"containers": [container], **spec}, "status": {}}
-
-
-def pool(name: str, *taints: Taint, **fields: Any) -> DeclaredPool:
-    return DeclaredPool(name, taints=taints, requirements=(TYPES, ON_DEMAND), **fields)
-
-
-GUARDED = pool("guarded", Taint(key="nvidia.com/gpu", effect="NoSchedule"))
 
 
 def test_each_pool_says_what_it_would_buy_or_which_rule_says_no() -> None:
@@ -80,7 +68,7 @@ def test_replicas_are_known_before_the_node_exists() -> None:
 
 def test_the_page_lists_them_also_where_there_is_no_node() -> None:
     found = pool_answers(pod(), PoolFacts([GUARDED, pool("plain")], sharing=SHARING))
-    assert shown(found) == [
+    assert printed(found) == [
         " POOL      BUYS",
         " plain     g4dn.xlarge on-demand, 0.526 $/h",
         " guarded   ✗ the pod does not tolerate the taint nvidia.com/gpu:NoSchedule",
@@ -97,22 +85,16 @@ def test_the_preferences_that_a_pool_does_not_keep_are_listed() -> None:
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
     soft = pool("soft", Taint(key="old", effect="PreferNoSchedule"))
     found = pool_answers(pod(affinity=affinity), PoolFacts([pool("plain"), soft], sharing=SHARING))
-    assert shown(found)[1:7] == [
+    assert printed(found)[1:7] == [
         " soft    g4dn.xlarge on-demand, 0.526 $/h",
-        "         without the preferred node affinity: team In red",
-        "         without the preferred node affinity: node.kubernetes.io/instance-type In g4dn.12xlarge",
-        "         without the preferred node without PreferNoSchedule taints",
+        "         gives up node affinity: team In red",
+        "         gives up node affinity: node.kubernetes.io/instance-type In g4dn.12xlarge",
+        "         gives up a node without PreferNoSchedule taints",
         " plain   g4dn.12xlarge on-demand, 3.912 $/h",
-        "         without the preferred node affinity: team In red",
+        "         gives up node affinity: team In red",
     ]
     facts = PoolFacts([pool("plain")], sharing=SHARING, respect_preferences=False)
     assert pool_answers(pod(affinity=affinity), facts) == (PoolAnswer("plain", "g4dn.xlarge", "on-demand", 0.526),)
-
-
-def shown(found: tuple[PoolAnswer, ...]) -> list[str]:
-    what = Explanation("ml/train", "waiting", asks="1 GPU", pools=found, priced="2026-07-20, us-east-1")
-    lines = page(what, Console(io.StringIO(), io.StringIO())).splitlines()
-    return lines[lines.index(" the cluster has no nodes") + 2 :]
 
 
 # -- the pool's own region, and spot -----------------------------------------------------------------------------------
@@ -133,14 +115,14 @@ def in_(key: str, *values: str) -> PoolRequirement:
 def test_a_pool_of_spot_buys_for_at_most_the_price_of_on_demand() -> None:
     found = pool_answers(pod(), PoolFacts([requiring(SPOT)], sharing=SHARING))
     assert found == (PoolAnswer("gpu", "g4dn.xlarge", "spot", 0.526, spot=True),)
-    assert shown(found)[1:] == [
+    assert printed(found)[1:] == [
         " gpu    g4dn.xlarge spot, at most 0.526 $/h",
         "",
         "   Prices are on-demand, of the built-in list (2026-07-20, us-east-1). Those of spot are known to the cloud"
         " only.",
     ]
     found = pool_answers(pod(), PoolFacts([requiring(EITHER)], sharing=SHARING))
-    assert shown(found)[1] == " gpu    g4dn.xlarge on-demand, 0.526 $/h; spot is allowed and costs less"
+    assert printed(found)[1] == " gpu    g4dn.xlarge on-demand, 0.526 $/h; spot is allowed and costs less"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +131,7 @@ def test_a_pool_of_spot_buys_for_at_most_the_price_of_on_demand() -> None:
 def test_a_pool_buys_in_its_own_region_at_a_price_that_is_not_known(requirement: PoolRequirement) -> None:
     found = pool_answers(pod(), PoolFacts([requiring(ON_DEMAND, requirement)], sharing=SHARING))
     assert (found[0].type, found[0].region) == ("g4dn.xlarge", "eu-west-1")
-    assert "on-demand in eu-west-1 are known to the cloud only" in shown(found)[-1]
+    assert "on-demand in eu-west-1 are known to the cloud only" in printed(found)[-1]
 
 
 def test_the_region_of_the_autoscaler_decides_which_pods_get_a_node() -> None:
@@ -168,124 +150,6 @@ def test_the_region_of_the_autoscaler_decides_which_pods_get_a_node() -> None:
 def test_the_requirement_that_excludes_every_type_is_named() -> None:
     found = pool_answers(pod(), PoolFacts([requiring(ON_DEMAND, in_("kubernetes.io/arch", "arm64"))], sharing=SHARING))
     assert found[0].why_not.startswith("node.kubernetes.io/instance-type: the pool has In g4dn.xlarge, g4dn.12xlarge")
-
-
-# -- pools that buy nothing at all -------------------------------------------------------------------------------------
-
-
-def declared_object(**fields: Any) -> NodePool:
-    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gpu"}
-    data = {"metadata": {"name": "plain"}, "spec": {"template": {"spec": {"nodeClassRef": reference}}}, **fields}
-    return msgspec.convert(data, NodePool)
-
-
-def not_ready(message: str, *more: dict[str, str]) -> dict[str, Any]:
-    return {"conditions": [{"type": "Ready", "status": "False", "reason": "No", "message": message}, *more]}
-
-
-CLASS_SPEC = {
-    "amiSelectorTerms": [{"alias": "al2023@latest"}],
-    "role": "nodes",
-    "subnetSelectorTerms": [{"tags": {"a": "b"}}],
-    "securityGroupSelectorTerms": [{"tags": {"a": "b"}}],
-}
-CLASS = EC2NodeClass(metadata=ObjectMeta(name="gpu"))
-PART = {"type": "NodeClassReady", "status": "False", "message": "no subnet matches"}
-SUM = "NodeClassReady=False"
-IN_TROUBLE: dict[str, tuple[NodePool, list[Any] | None, str, str]] = {
-    "its condition": (
-        declared_object(status=not_ready("no subnet has a=b; tag the subnets, or correct the selector")),
-        [CLASS],
-        "the pool's condition Ready is False: no subnet has a=b",
-        "tag the subnets, or correct the selector",
-    ),
-    "the condition that Karpenter sums up": (
-        declared_object(status=not_ready(SUM, PART)),
-        None,
-        "the pool's condition Ready is False: no subnet matches",
-        "kubectl describe nodepool plain names the cause",
-    ),
-    "a condition without words": (
-        declared_object(status={"conditions": [{"type": "Ready", "status": "False"}]}),
-        None,
-        "the pool's condition Ready is False",
-        "kubectl describe nodepool plain names the cause",
-    ),
-    "a missing class, before any condition": (
-        declared_object(),
-        [],
-        "the EC2NodeClass gpu, which the pool names, does not exist",
-        "create the EC2NodeClass gpu",
-    ),
-    "a class that is not ready, before the pool's condition": (
-        declared_object(),
-        [msgspec.convert({"metadata": {"name": "gpu"}, "status": not_ready(SUM, PART)}, EC2NodeClass)],
-        "the condition of the EC2NodeClass gpu, Ready is False: no subnet matches",
-        "kubectl describe ec2nodeclass gpu names the cause",
-    ),
-    "a class that cannot be read": (
-        declared_object(),
-        [EC2NodeClass(metadata=ObjectMeta(name="gpu"), spec={"kubelet": {"maxPods": "many"}})],
-        "EC2NodeClass/gpu: spec.kubelet: Expected `int | null`, got `str` - at `$.maxPods`",
-        "correct the field: kubectl edit ec2nodeclass gpu",
-    ),
-    "its end": (
-        declared_object(metadata={"name": "plain", "deletionTimestamp": "2026-11-23T00:00:00Z"}),
-        [CLASS],
-        "the pool is being deleted",
-        "create the NodePool plain again after its end",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", IN_TROUBLE)
-def test_a_pool_that_is_not_ready_buys_nothing_and_names_the_cure(case: str) -> None:
-    declared, classes, rule, cure = IN_TROUBLE[case]
-    trouble = pool_trouble(declared, classes)
-    assert trouble == PoolTrouble(rule, cure)
-    facts = PoolFacts([pool("plain")], sharing=SHARING, troubles={"plain": trouble})
-    assert pool_answers(pod(), facts) == (
-        PoolAnswer("plain", why_not=rule, cures=(Cure(cure, "g4dn.xlarge on-demand, 0.526 $/h"),)),
-    )
-
-
-def test_a_ready_pool_and_one_whose_class_may_not_be_read_are_in_no_trouble() -> None:
-    ready = declared_object(status={"conditions": [{"type": "Ready", "status": "True"}]})
-    assert pool_trouble(ready, [CLASS]) is None
-    assert pool_trouble(ready, None) is None
-
-
-def test_the_other_rules_of_a_pool_that_is_not_ready_are_named_with_one_cure_for_all() -> None:
-    trouble = PoolTrouble("it is not ready", "make it ready")
-    facts = PoolFacts([GUARDED], sharing=SHARING, troubles={"guarded": trouble})
-    [answer] = pool_answers(pod(), facts)
-    assert answer.why_not == "it is not ready" and not answer.type
-    assert answer.also_not == ("the pod does not tolerate the taint nvidia.com/gpu:NoSchedule",)
-    assert answer.cures[0].change == "make it ready; tolerate nvidia.com/gpu:NoSchedule"
-
-
-def test_a_pool_that_is_not_ready_comes_after_one_that_buys() -> None:
-    trouble = PoolTrouble("it is not ready", "make it ready")
-    facts = PoolFacts([pool("plain"), pool("other")], sharing=SHARING, troubles={"other": trouble})
-    assert [(answer.pool, bool(answer.type)) for answer in pool_answers(pod(), facts)] == [
-        ("plain", True),
-        ("other", False),
-    ]
-
-
-def test_a_pool_with_invalid_requirements_is_named_and_the_others_are_asked() -> None:
-    wrong = msgspec.convert({"metadata": {"name": "wrong"}, "spec": {"replicas": 3}}, NodePool)
-    trouble = pool_trouble(wrong, [])
-    assert trouble is not None and not trouble.read and trouble.cure == "remove the field"
-    broken = DeclaredPool("wrong", requirements=(PoolRequirement(key="a", operator="Gt", values=()),))
-    facts = PoolFacts([pool("plain"), broken], sharing=SHARING, troubles={"wrong": trouble})
-    plain, other = pool_answers(pod(), facts)
-    assert plain.type == "g4dn.xlarge"
-    assert other.why_not.startswith("spec.replicas: ") and other.cures == (Cure("remove the field", ""),)
-    assert [line.split("   ", 1)[-1].strip() for line in shown((plain, other))[2:4]] == [
-        "✗ " + other.why_not,
-        "cure   remove the field",
-    ]
 
 
 # -- cures -------------------------------------------------------------------------------------------------------------
@@ -398,7 +262,7 @@ def test_every_rule_is_named_one_after_the_other() -> None:
         "disk: the pod wants In ssd, and no node of the pool would have it",
         "the limit cpu 2 of the pool is reached",
     )
-    assert shown((answer,))[4:7] == [
+    assert printed((answer,))[4:7] == [
         "           cure   tolerate nvidia.com/gpu:NoSchedule; drop disk=ssd of the nodeSelector; kubectl patch"
         """ nodepool guarded --type merge -p '{"spec": {"limits": {"cpu": "4"}}}'""",
         "                  buys g4dn.xlarge on-demand, 0.526 $/h",
@@ -495,7 +359,7 @@ async def test_overlays_count_where_the_autoscaler_takes_them_and_found_them_sou
         autoscaler = {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": {"name": AUTOSCALER, "namespace": "gpu-operator"},
+            "metadata": {"name": names.AUTOSCALER_NAME, "namespace": "gpu-operator"},
             "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
         }
         await admin.request("POST", "/apis/apps/v1/namespaces/gpu-operator/deployments", None, autoscaler)

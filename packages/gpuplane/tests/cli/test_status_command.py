@@ -13,8 +13,9 @@ import yaml
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.completion import candidates
-from gpuplane.cli.status_reading import AUTOSCALER, Follower
-from gpuplane.operator.autoscaler_install import NAME
+from gpuplane.cli.status_reading import Follower
+from gpuplane.operator.autoscaler_install import AutoscalerInstall
+from gpuplane.operator.installation import installation
 from kubekit.api.core import DaemonSet, Deployment, Namespace, Node, Pod
 from kubekit.kube import Client, NotFound
 from packages.gpuplane.tests.cli.status_clusters import gpuplane, installed, report
@@ -111,7 +112,7 @@ async def test_an_autoscaler_without_a_pool_is_named_instead_of_discovery(cluste
     body = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": AUTOSCALER, "namespace": names.OPERATOR_NAMESPACE},
+        "metadata": {"name": names.AUTOSCALER_NAME, "namespace": names.OPERATOR_NAMESPACE},
         "spec": {"selector": {"matchLabels": labels}, "template": template},
     }
     await cluster.client.create(body, resource=Deployment.RESOURCE)
@@ -127,8 +128,10 @@ async def test_an_autoscaler_without_a_pool_is_named_instead_of_discovery(cluste
             await follower.aclose()
 
 
-def test_the_name_of_the_autoscaler_is_that_of_its_installation() -> None:
-    assert AUTOSCALER == NAME
+def test_the_deployment_that_is_looked_for_is_the_one_that_install_applies() -> None:
+    applied = installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "demo"}))
+    found = [one["metadata"]["name"] for one in applied if one["kind"] == "Deployment"]
+    assert names.AUTOSCALER_NAME in found
 
 
 async def test_waiting_pods_are_named_with_the_command_that_explains(cluster: World, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ that it does not use; and an operand's token is good for its own node only.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import pytest
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.operator.installation import installation, resource_of
-from kubekit.kube import ApiError, Client, Forbidden
+from kubekit.kube import ApiError, Client, Forbidden, NotFound
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import PATIENCE_S, Life, account_config, gpuplane
 from tests.support.until import until
@@ -140,30 +141,36 @@ MINE, OTHER = "rbac-mine", "rbac-other"
 async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
     """Two nodes, the accounts and the policies, and on the first node a pod of each operand's account."""
     async with Client.connect(control_plane.kubeconfig) as client:
+        await clear(client)  # a run that was cut short left its own
         for manifest in installation():
             if manifest["kind"] not in ("ClusterPolicy", "Deployment"):
                 await client.apply(manifest, "test", resource=resource_of(manifest))
-        for name in (MINE, OTHER):
-            # Nobody's pod shall be bound to a machine that there is not: it would never end.
-            node = {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": name},
-                "spec": {"taints": [{"key": "example.com/nobody", "effect": "NoSchedule"}]},
-            }
-            await client.request("POST", "/api/v1/nodes", None, node)
-            await client.request("POST", GPUNode.RESOURCE.path(None), None, gpunode(name))
-        for account in OPERANDS:
-            await client.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", None, pod(account))
         try:
+            for name in (MINE, OTHER):
+                # Nobody's pod shall be bound to a machine that there is not: it would never end.
+                node = {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": name},
+                    "spec": {"taints": [{"key": "example.com/nobody", "effect": "NoSchedule"}]},
+                }
+                await client.request("POST", "/api/v1/nodes", None, node)
+                await client.request("POST", GPUNode.RESOURCE.path(None), None, gpunode(name))
+            for account in OPERANDS:
+                await client.request("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", None, pod(account))
             yield client
         finally:
-            for name in (MINE, OTHER):
-                await client.request("DELETE", f"/api/v1/nodes/{name}")
-            for account in OPERANDS:
-                path = f"/api/v1/namespaces/{NAMESPACE}/pods/{account}"
-                await client.request("DELETE", path, None, {"gracePeriodSeconds": 0})
-            gpuplane(control_plane, "uninstall", "-q")
+            await clear(client)
+            gpuplane(control_plane, "uninstall", "-q", "--timeout", "90")
+
+
+async def clear(client: Client) -> None:
+    """Delete the nodes, their GPUNodes and the pods, those of them that there are."""
+    nodes = [f"{base}/{name}" for base in ("/api/v1/nodes", GPUNode.RESOURCE.path(None)) for name in (MINE, OTHER)]
+    pods = [f"/api/v1/namespaces/{NAMESPACE}/pods/{account}" for account in OPERANDS]
+    for path in (*nodes, *pods):
+        with contextlib.suppress(NotFound):
+            await client.request("DELETE", path, None, {"gracePeriodSeconds": 0})
 
 
 def gpunode(name: str) -> dict[str, Any]:

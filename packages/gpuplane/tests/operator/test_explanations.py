@@ -20,7 +20,6 @@ from gpuplane import names
 from gpuplane.api.explanation import PodExplanation
 from gpuplane.explain.asking import Unanswered, ask_operator
 from gpuplane.operator import explanations
-from gpuplane.operator.autoscaler_install import NAME as AUTOSCALER
 from gpuplane.operator.autoscaler_install import AutoscalerInstall
 from gpuplane.operator.explanations import (
     DELETED_AT_ONCE,
@@ -184,7 +183,10 @@ async def test_the_operator_answers_what_pools_would_buy_as_the_command_does(clu
     client = cluster.client
     asked = AutoscalerInstall({"CLUSTER_NAME": "demo", "FEATURE_GATES": "NodeOverlay=true"})
     for manifest in installation(autoscaler=asked):
-        if manifest["kind"] in (*RIGHTS, "CustomResourceDefinition") or manifest["metadata"]["name"] == AUTOSCALER:
+        if (
+            manifest["kind"] in (*RIGHTS, "CustomResourceDefinition")
+            or manifest["metadata"]["name"] == names.AUTOSCALER_NAME
+        ):
             await client.apply(manifest, "test", resource=resource_of(manifest))
     template = {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     daemons = {"metadata": {"name": SECRET}, "spec": {"selector": {"matchLabels": {"app": "agent"}}}}

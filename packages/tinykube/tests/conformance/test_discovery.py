@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-OTHERS = ".conformance.gpuplane.dev"  # groups that tests beside this one have made, on a real cluster
+OTHERS = ".conformance.gpuplane.dev"  # groups that other tests have made meanwhile, on a real cluster
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 GROUPS = [
     "admissionregistration.k8s.io/v1",

@@ -16,7 +16,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.autoscaler.metrics import paths
-from gpuplane.autoscaler.process import AGENT, AutoscalerProcess
+from gpuplane.autoscaler.process import AutoscalerProcess
 from gpuplane.autoscaler.providers.provider import CloudProvider
 from gpuplane.autoscaler.rival import stand_aside
 from gpuplane.autoscaler.settings import read_settings
@@ -27,7 +27,6 @@ from kubekit.kube.tasks import first_of
 
 log = logging.getLogger("gpuplane.autoscaler")
 PORT: Final = 8080
-LEASE: Final = "gpuplane-autoscaler"
 RIVAL_SECONDS: Final = 60.0  # between two looks for Karpenter
 AWAY_SECONDS: Final = 1.0  # until an API server that did not answer is asked again
 
@@ -35,14 +34,14 @@ AWAY_SECONDS: Final = 1.0  # until an API server that did not answer is asked ag
 async def run(options: Namespace) -> None:
     """Run until cancelled, as the only one that works (a lease decides). Raises InvalidInput for a wrong setting."""
     settings = read_settings(os.environ)
-    name = os.environ.get("POD_NAME") or AGENT
+    name = os.environ.get("POD_NAME") or names.AUTOSCALER_NAME
     # NB: a process that was killed must not take its own lease up at once: what it sent last may still arrive.
     identity = f"{name}-{secrets.token_hex(4)}"
     async with (
-        Client.connect(options.kubeconfig, options.context, user_agent=AGENT) as own,
-        Fenced.connect(options.kubeconfig, options.context, user_agent=AGENT) as client,
+        Client.connect(options.kubeconfig, options.context, user_agent=names.AUTOSCALER_NAME) as own,
+        Fenced.connect(options.kubeconfig, options.context, user_agent=names.AUTOSCALER_NAME) as client,
     ):
-        lease = Lease(own, LEASE, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE), identity)
+        lease = Lease(own, names.AUTOSCALER_NAME, os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE), identity)
         client.fence = lease
         provider = await connect(client)
         autoscaler = AutoscalerProcess(client, provider, settings, identity=identity)

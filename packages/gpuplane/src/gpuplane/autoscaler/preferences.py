@@ -80,7 +80,7 @@ def preference_steps(info: PodInfo, rules: PreferenceRules) -> tuple[PreferenceS
         steps = list(_relaxing(info, avoids))
     if avoids:
         steps.append(
-            PreferenceStep(steps[-1].wanted, False, (*steps[-1].given_up, "node without PreferNoSchedule taints"))
+            PreferenceStep(steps[-1].wanted, False, (*steps[-1].given_up, "a node without PreferNoSchedule taints"))
         )
     return tuple(steps)
 

@@ -5,10 +5,11 @@ and instances again.
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.api import karpenter
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView
 from gpuplane.autoscaler.creation import ClaimWriter, Nominations
@@ -30,8 +31,6 @@ from gpuplane.autoscaler.supply import PoolSupply
 from gpuplane.autoscaler.termination.controller import TerminationController
 from gpuplane.autoscaler.watch import ClusterWatch
 from kubekit.kube import Client, Clock, Controller, EventRecorder, SharedInformers, SystemClock
-
-AGENT: Final = "gpuplane-autoscaler"
 
 
 class Controlling(Protocol):
@@ -56,7 +55,7 @@ class AutoscalerProcess:
     ) -> None:
         clock = clock or SystemClock()
         self.informers = SharedInformers(client, clock)
-        self._events = EventRecorder(client, AGENT, instance=identity, clock=clock)
+        self._events = EventRecorder(client, names.AUTOSCALER_NAME, instance=identity, clock=clock)
         self.watch = ClusterWatch(
             client,
             self.informers,

@@ -123,7 +123,7 @@ class ProvisioningController:
     def _report(self, snapshot: ClusterSnapshot, decision: NodePurchase, made: dict[str, str]) -> None:
         """Report to each pod what was decided; equal reports of one pod are one event."""
         kept: dict[str, str] = {}
-        lacks = {pod: f" (without the preferred {'; '.join(words)})" for pod, words in decision.given_up.items()}
+        lacks = {pod: f" (gives up {'; '.join(words)})" for pod, words in decision.given_up.items()}
         for pod, node in decision.placed.items():
             self._writer.nominations.nominate(node)
             kept[pod] = f"waits for the node {node}{lacks.get(pod, '')}"

@@ -86,7 +86,7 @@ class VolumeFacts(msgspec.Struct, frozen=True):
     storage_class: Callable[[str], VolumeClass | None] = lambda name: None
 
 
-# -- what is kept of objects ------------------------------------------------------------------------------------------
+# -- the cached parts of objects ---------------------------------------------------------------------------------------
 
 
 def claims_of(pod: str, spec: Mapping[str, Any]) -> tuple[PodVolumeClaim, ...]:
@@ -102,12 +102,12 @@ def claims_of(pod: str, spec: Mapping[str, Any]) -> tuple[PodVolumeClaim, ...]:
 
 
 def view_claim(claim: WantedVolume) -> WantedVolume:
-    """Return what is kept of a claim."""
+    """Return the parts of a claim that are cached."""
     return msgspec.structs.replace(claim, metadata=_short(claim.metadata))
 
 
 def view_volume(volume: PlacedVolume) -> PlacedVolume:
-    """Return what is kept of a volume."""
+    """Return the parts of a volume that are cached."""
     required = (volume.spec.get("nodeAffinity") or {}).get("required")
     tied = any(volume.spec.get(kind) is not None for kind in ("local", "hostPath"))
     terms = tuple(_of_today(term, without=HOSTNAME if tied else "") for term in compile_node_terms(required) or ())
@@ -117,7 +117,7 @@ def view_volume(volume: PlacedVolume) -> PlacedVolume:
 
 
 def view_class(storage: VolumeClass) -> VolumeClass:
-    """Return what is kept of a storage class."""
+    """Return the parts of a storage class that are cached."""
     return VolumeClass(
         metadata=_short(storage.metadata),
         volume_binding_mode=storage.volume_binding_mode,

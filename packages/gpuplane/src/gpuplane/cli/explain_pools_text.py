@@ -33,7 +33,7 @@ def pool_lines(what: Explanation, screen: Console) -> Iterator[str]:
         if answer.type:
             yield from prefixed(f" {answer.pool:{width}}   ", _bought(answer), screen)
             for preference in answer.given_up:
-                yield from prefixed(f" {'':{width}}   without the preferred ", preference, screen)
+                yield from prefixed(f" {'':{width}}   gives up ", preference, screen)
             continue
         mark = screen.paint(screen.glyph("bad"), "bad") + " "
         for number, rule in enumerate((answer.why_not, *answer.also_not)):

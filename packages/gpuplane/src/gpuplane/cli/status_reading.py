@@ -22,7 +22,6 @@ from kubekit.kube import Client, Forbidden, Informer, NotFound
 from kubekit.kube.discovery import serves
 
 OPERATOR: Final = "gpu-operator"  # its Deployment
-AUTOSCALER: Final = "gpuplane-autoscaler"  # as `operator.autoscaler_install` names it, whose import takes longer
 BYPASSES: Final = f"reason={names.EXTENDER_NOT_ASKED}"  # selects the events of shares bound without the extender
 PRESENT_LABEL = f"{names.GPU_PRESENT_LABEL}=true"
 
@@ -125,7 +124,7 @@ async def read_operator(client: Client) -> OperatorView:
 async def buys_nodes(client: Client) -> bool:
     """Return whether an autoscaler is installed. One that the user may not read counts as missing."""
     try:
-        await client.get(Deployment, AUTOSCALER, names.OPERATOR_NAMESPACE)
+        await client.get(Deployment, names.AUTOSCALER_NAME, names.OPERATOR_NAMESPACE)
     except (Forbidden, NotFound):
         return False
     return True
@@ -215,7 +214,9 @@ class Follower:
         self._nodes = Informer(client, Node, labels=_labels(selector))
         self._policies = Informer(client, ClusterPolicy)
         self._events = Informer(client, Event, fields=BYPASSES)
-        self._autoscaler = Informer(client, Deployment, names.OPERATOR_NAMESPACE, fields=f"metadata.name={AUTOSCALER}")
+        self._autoscaler = Informer(
+            client, Deployment, names.OPERATOR_NAMESPACE, fields=f"metadata.name={names.AUTOSCALER_NAME}"
+        )
         self._change = asyncio.Event()
         self._pools = PoolFollower(client, self._change.set)
         self._informers: tuple[Informer[Any], ...] = (

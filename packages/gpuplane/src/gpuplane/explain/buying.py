@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.api import karpenter, nodeclaim
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.explain.answer import Buying
-from gpuplane.operator.autoscaler_install import NAME
 from kubekit.api.core import Event
 
 INSTALL: Final = "gpuplane install --autoscaler --cluster-name NAME"
@@ -76,7 +76,7 @@ def _last(events: Iterable[Event], uid: str, name: str) -> Event | None:
     own = [
         event
         for event in events
-        if event.source.component == NAME
+        if event.source.component == names.AUTOSCALER_NAME
         and event.involved_object.kind == "Pod"
         and event.involved_object.name == name
         and event.involved_object.uid in ("", uid)

@@ -73,7 +73,7 @@ class Holdings:
         return state.gpus if state is not None else ()
 
     def bare_nodes(self) -> Iterator[NodeState]:
-        """Yield the nodes for their GPUs alone: what is free of those that were not guessed yet is not known."""
+        """Yield the nodes for their GPUs alone: nodes that were not guessed yet count as free."""
         return self._ledger.nodes()
 
     def is_guessed(self, name: str) -> bool:
@@ -85,7 +85,7 @@ class Holdings:
             self._outdated.add(node)
 
     def _guess(self, node: str) -> None:
-        """Place the node's silent pods: how many is known, which is not."""
+        """Place the node's silent pods: the number of their GPUs is known, the GPUs are not."""
         silent = list(self._silent[node].values())
         for pod in silent:
             self._ledger.release(pod.metadata.uid)
@@ -93,7 +93,8 @@ class Holdings:
             state = self._ledger.node(node)
             placed = place(state, pod.request, TightestPolicy()) if state is not None else None
             if state is not None and isinstance(placed, Refusal):
-                placed = place(mended(state), pod.request, TightestPolicy())  # who held a lost GPU still does
+                # The pod that held a lost GPU still holds it.
+                placed = place(mended(state), pod.request, TightestPolicy())
             found = placed.assignment if isinstance(placed, Placement) else Assignment({})
             self._ledger.hold(pod.metadata.uid, node, found)
 

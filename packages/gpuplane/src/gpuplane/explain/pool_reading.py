@@ -36,7 +36,6 @@ from gpuplane.explain.pool_trouble import pool_trouble
 from gpuplane.explain.pools import PoolFacts
 from gpuplane.explain.reading import listed
 from gpuplane.explain.world import Object
-from gpuplane.operator.autoscaler_install import NAME
 from kubekit.api.core import ConfigMap, DaemonSet, Deployment, Event
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden, NotFound
@@ -96,7 +95,7 @@ async def read_buying_facts(client: Client, namespace: str, pod: str = "") -> Bu
             return msgspec.structs.replace(facts, known=False)
     return msgspec.structs.replace(
         facts,
-        place=f"{names.OPERATOR_NAMESPACE}/{NAME}",
+        place=f"{names.OPERATOR_NAMESPACE}/{names.AUTOSCALER_NAME}",
         wanted=autoscaler.spec.replicas,
         ready=autoscaler.status.ready_replicas,
     )
@@ -111,7 +110,7 @@ async def _events(client: Client, namespace: str | None, fields: str) -> list[Ev
 
 async def _autoscaler(client: Client) -> Deployment | None:
     try:
-        return await client.get(Deployment, NAME, names.OPERATOR_NAMESPACE)
+        return await client.get(Deployment, names.AUTOSCALER_NAME, names.OPERATOR_NAMESPACE)
     except (Forbidden, NotFound):
         return None
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # most clusters buy no nodes, and the import takes as long as
     from gpuplane.explain.pools import PoolFacts
 
 Hide = Callable[["PoolFacts", "BuyingFacts"], tuple["PoolFacts", "BuyingFacts"]]
-"""Takes away what the user who asks may not learn."""
+"""Removes the facts that the user who asks may not read."""
 
 
 async def with_pools(

@@ -19,7 +19,6 @@ from gpuplane.api.schema import OURS
 from gpuplane.operator.manifest import Manifest
 from kubekit.errors import InvalidInput
 
-NAME: Final = "gpuplane-autoscaler"
 CLUSTER_NAME: Final = "CLUSTER_NAME"
 ENDPOINT: Final = "AWS_ENDPOINT_URL"
 ROLE_ANNOTATION: Final = "eks.amazonaws.com/role-arn"
@@ -92,7 +91,7 @@ def autoscaler_manifests(files: Iterable[Manifest], asked: AutoscalerInstall) ->
 
 
 def _secret(values: Mapping[str, str]) -> Manifest:
-    meta: dict[str, Any] = {"name": NAME, "namespace": names.OPERATOR_NAMESPACE, "labels": dict(OURS)}
+    meta: dict[str, Any] = {"name": names.AUTOSCALER_NAME, "namespace": names.OPERATOR_NAMESPACE, "labels": dict(OURS)}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque", "stringData": dict(values)}
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger("gpuplane.autoscaler")
 
 
 class PlanExecution:
-    """The plans under way. `sent` are claims that were deleted, until the watch has shown it."""
+    """The plans under way. `sent` are claims that were deleted, until the watch reports the deletion."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class PlanExecution:
 
     @property
     def begun(self) -> set[str]:
-        """Return the claims of nodes that go, those of which the watch has not shown it among them."""
+        """Return the claims of nodes that go, also those whose deletion the watch has not reported yet."""
         return self.sent.union(*(command.claims for command in self.commands))
 
     def forget_gone(self) -> None:
-        """Forget the deletions that the watch has shown."""
+        """Forget the deletions that the watch has reported."""
         self.sent = {name for name in self.sent if not is_gone(self._claims.get(name))}
 
     async def carry_out(self, plan: DisruptionPlan, bought: Sequence[BoughtNode], world: RemovalWorld | None) -> None:
