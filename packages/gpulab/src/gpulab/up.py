@@ -14,9 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpulab.cloud.client import answers
 from gpulab.cloud.settings import CLUSTER_NAME, COMPONENT, CloudAddress, CloudSettings, environment, read_address
-from gpulab.cloud.templates import read_template
 from gpulab.clusters import clusters, load
 from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
@@ -101,6 +99,8 @@ def down(options: Namespace, screen: Console) -> int:
 
 async def cloud_address(handle: ClusterHandle) -> CloudAddress:
     """Return the address of a cluster's cloud once it answers. Raises NoAnswer."""
+    from gpulab.cloud.client import answers  # late: most clusters have no cloud
+
     directory = ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)
     try:
         async with asyncio.timeout(_CLOUD_SECONDS):
@@ -124,6 +124,8 @@ def cloud_components(options: Namespace) -> dict[str, dict[str, Any]]:
             raise UsageError("a launch template belongs to a cloud", where="--launch-template", cure="add --cloud")
         return {}
     require_cloud()
+    from gpulab.cloud.templates import read_template  # late: most clusters have no cloud
+
     settings = CloudSettings(launch_templates=tuple(map(read_template, options.launch_template)))
     return {COMPONENT: msgspec.to_builtins(settings)}
 

@@ -65,12 +65,16 @@ async def up(
     """
     spec.check(distribution.check_machine)
     directory = ClusterDirectory(distribution, spec.name, base)
-    mode = await asyncio.to_thread(find_mode) if spec.nodes else None
     with usable(distribution, directory.path):
         async with _lock(directory, progress):
             _prepare(directory, spec, progress)
-            handle = await _start(directory, spec, timeout, progress)
+            handle, mode = await asyncio.gather(_start(directory, spec, timeout, progress), _containers(spec))
     return msgspec.structs.replace(handle, containers=mode)
+
+
+async def _containers(spec: ClusterSpec) -> IsolationMode | None:
+    """Return how the cluster's nodes start containers; None without nodes."""
+    return await asyncio.to_thread(find_mode) if spec.nodes else None
 
 
 def _lock(directory: ClusterDirectory, progress: Progress) -> AbstractAsyncContextManager[None]:
