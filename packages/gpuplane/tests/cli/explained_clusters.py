@@ -10,6 +10,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Summary
 from gpuplane.explain.answer import Explanation, explain
+from gpuplane.explain.reading import decode_pod
 from gpuplane.explain.world import ClusterFacts
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
@@ -108,10 +109,15 @@ class Cluster:
         return made
 
     def facts(self) -> ClusterFacts:
-        return ClusterFacts(self.pods, self.nodes, self.gpunodes, {"ml": {}}, self.quotas, QuotaSettings())
+        """The cluster as it is read: of bound pods what they take up."""
+        return self._facts([decode_pod(msgspec.Raw(msgspec.json.encode(pod))) for pod in self.pods])
+
+    def _facts(self, pods: list[dict[str, Any]]) -> ClusterFacts:
+        return ClusterFacts(pods, self.nodes, self.gpunodes, {"ml": {}}, self.quotas, QuotaSettings())
 
     def explain(self, pod: dict[str, Any]) -> Explanation:
         found = explain(pod, self.facts(), NOW)
+        assert found == explain(pod, self._facts(self.pods), NOW)
         assert sum(tally.count for tally in found.node_reasons) == found.nodes
         assert sum(tally.count for tally in found.gpu_reasons) == found.gpus
         return found

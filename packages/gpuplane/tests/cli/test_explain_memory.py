@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.explain.reading import listed
+from gpuplane.explain.reading import decode_pod, listed
 
-POD = {
+POD: dict[str, Any] = {
     "metadata": {"name": "p", "namespace": "n", "labels": {"a": "b"}, "managedFields": [{"manager": "kubelet"}]},
     "spec": {
         "nodeName": "n1",
@@ -45,6 +45,28 @@ async def test_what_no_explanation_reads_is_not_kept() -> None:
         "status": {"phase": "Running"},
     }
     assert node == {"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "4"}}}
+
+
+def test_of_a_bound_pod_only_what_it_takes_up_is_read() -> None:
+    spec = {**POD["spec"], "volumes": [{"name": "v"}], "serviceAccountName": "a"}
+    stored = {**POD, "spec": spec, "status": {"phase": "Running", "podIP": "10.0.0.1"}}
+    item = msgspec.Raw(msgspec.json.encode(stored))
+    limits = {"name": "c", "resources": {"limits": {"cpu": "1"}}}
+    assert decode_pod(item) == {
+        "metadata": {"name": "p", "namespace": "n", "labels": {"a": "b"}},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [limits],
+            "initContainers": [{"name": "i", "restartPolicy": "Always"}],
+        },
+        "status": {"phase": "Running"},
+    }
+    own = decode_pod(item, whole="n")
+    assert own["spec"]["volumes"] == [{"name": "v"}] and own["status"]["podIP"] == "10.0.0.1"
+    waiting = {**stored, "spec": {**spec, "nodeName": ""}}
+    assert decode_pod(msgspec.Raw(msgspec.json.encode(waiting)))["spec"]["serviceAccountName"] == "a"
+    strange = {**stored, "spec": {"nodeName": "n1", "containers": None}}
+    assert decode_pod(msgspec.Raw(msgspec.json.encode(strange)))["spec"]["containers"] is None
 
 
 def test_a_cluster_that_is_too_large_ends_the_process_and_not_the_machine() -> None:

@@ -1,9 +1,13 @@
-"""Reads from the API server what an explanation depends on: pods, nodes, GPUNodes, namespaces and quotas."""
+"""Reads from the API server what an explanation depends on: pods, nodes, GPUNodes, namespaces and quotas.
+
+Most pods of a cluster are bound and only take up space: of them, those fields are decoded that a scheduler counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -21,7 +25,7 @@ from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden, NotFound
 from kubekit.kube.discovery import serves
 
-__all__ = ["listed", "nearest_pod", "read", "read_facts", "read_pod", "serves", "unreadable"]
+__all__ = ["decode_pod", "listed", "nearest_pod", "read", "read_facts", "read_pod", "serves", "unreadable"]
 
 _PAGE: Final = "500"
 # Two thirds of a pod's size, and no part of any answer.
@@ -29,6 +33,69 @@ _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _MOUNTS: Final = ("volumeMounts", "volumeDevices")
 _UNREAD_OF_CONTAINERS: Final = frozenset(("command", "args", "env", "envFrom", "lifecycle", *_MOUNTS, *_PROBES))
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
+
+
+class _Metadata(TypedDict, total=False):
+    name: Any
+    namespace: Any
+    uid: Any
+    creationTimestamp: Any
+    deletionTimestamp: Any
+    labels: Any
+    annotations: Any
+    ownerReferences: Any
+
+
+class _Container(TypedDict, total=False):
+    name: Any
+    image: Any
+    resources: Any
+    restartPolicy: Any
+    ports: Any
+
+
+class _Spec(TypedDict, total=False):
+    nodeName: Any
+    containers: list[_Container]
+    initContainers: list[_Container]
+    resources: Any
+    overhead: Any
+    priority: Any
+    priorityClassName: Any
+    preemptionPolicy: Any
+    schedulerName: Any
+    nodeSelector: Any
+    affinity: Any
+    tolerations: Any
+    topologySpreadConstraints: Any
+    schedulingGates: Any
+
+
+class _Status(TypedDict, total=False):
+    phase: Any
+    nominatedNodeName: Any
+
+
+class _BoundPod(TypedDict, total=False):
+    """What a bound pod takes up, as `kubekit.scheduling` and the ledger of GPUs read it."""
+
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status
+
+
+class _Page(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+    metadata: dict[str, Any] = {}
+
+    @property
+    def more(self) -> str:
+        """Return the token of the next page, empty after the last one."""
+        return self.metadata.get("continue") or ""
+
+
+_page: Final = msgspec.json.Decoder(_Page)
+_bound: Final = msgspec.json.Decoder(_BoundPod)
 
 
 async def read(client: Client, namespace: str, name: str) -> tuple[Object, ClusterFacts]:
@@ -70,10 +137,14 @@ async def nearest_pod(client: Client, namespace: str, name: str) -> str:
     return ""
 
 
-async def read_facts(client: Client) -> ClusterFacts:
-    """Read one list of each kind, without the optional kinds that the user may not read. Raises Forbidden."""
+async def read_facts(client: Client, whole: str = "") -> ClusterFacts:
+    """Read one list of each kind, without the optional kinds that the user may not read. Raises Forbidden.
+
+    Args:
+        whole: the namespace whose bound pods may be asked about; of others' there is only what they take up.
+    """
     pods, nodes, gpunodes, namespaces, (naming, quotas) = await asyncio.gather(
-        listed(client, "/api/v1/pods"),
+        _listed(client, "/api/v1/pods", lambda item: decode_pod(item, whole)),
         listed(client, "/api/v1/nodes"),
         _gpunodes(client),
         _namespaces(client),
@@ -101,15 +172,32 @@ async def unreadable(client: Client) -> list[str]:
 
 async def listed(client: Client, path: str) -> list[Object]:
     """Return all objects of a path, read in pages, without the large parts that no explanation reads."""
+    return await _listed(client, path, _object)
+
+
+async def _listed(client: Client, path: str, decode: Callable[[msgspec.Raw], Object]) -> list[Object]:
     found: list[Object] = []
     params = {"limit": _PAGE}
     while True:
-        body: dict[str, Any] = msgspec.json.decode(await client.request("GET", path, params))
-        found += map(_slim, body.get("items") or ())
-        more = (body.get("metadata") or {}).get("continue")
-        if not more:
+        page = _page.decode(await client.request("GET", path, params))
+        found += map(decode, page.items or ())
+        if not page.more:
             return found
-        params = {"limit": _PAGE, "continue": more}
+        params = {"limit": _PAGE, "continue": page.more}
+
+
+def _object(item: msgspec.Raw) -> Object:
+    return _slim(msgspec.json.decode(item))
+
+
+def decode_pod(item: msgspec.Raw, whole: str = "") -> Object:
+    """Return a pod: what one takes up that is bound, all of one that waits or is of the namespace `whole`."""
+    try:
+        pod: Object = dict(_bound.decode(item))
+    except msgspec.ValidationError:  # no pod as the API server writes them
+        return _object(item)
+    bound = (pod.get("spec") or {}).get("nodeName")
+    return pod if bound and pod["metadata"].get("namespace") != whole else _object(item)
 
 
 def _slim(found: Object) -> Object:

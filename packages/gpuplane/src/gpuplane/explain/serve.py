@@ -79,7 +79,7 @@ def _distance(node: FreeNode) -> tuple[int, int, str]:
 
 async def _answer(request: ExplanationRequest, kubeconfig: Path | None, context: str | None) -> list[dict[str, Any]]:
     async with Client.connect(kubeconfig, context, user_agent="gpuplane-operator-explain") as client:
-        facts = await read_facts(client)
+        facts = await read_facts(client, request.namespace)
         found = explained(request, facts, SystemClock().wall())
         hide = functools.partial(unnamed_pools, namespace=request.namespace)
         pods, explanations = [pod for pod, _ in found], [one for _, one in found]
