@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+from gpuplane.cli.collection import end_process
 from gpuplane.cli.parser import parse
 from gpuplane.cli.terminal import Console as Screen
 from kubekit.errors import KubekitError
@@ -43,5 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
+def run() -> NoReturn:
+    """Run the process's own command, and end with its exit code."""
+    end_process(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -77,7 +77,7 @@ class _Status(TypedDict, total=False):
 
 
 class _BoundPod(TypedDict, total=False):
-    """What a bound pod takes up, as `kubekit.scheduling` and the ledger of GPUs read it."""
+    """Fields of a bound pod that `kubekit.scheduling` and the ledger of GPUs count."""
 
     metadata: _Metadata
     spec: _Spec
