@@ -41,7 +41,8 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
             account = f"/api/v1/namespaces/{name}/serviceaccounts"
             with contextlib.suppress(AlreadyExists):
                 await client.request("POST", account, None, {"metadata": {"name": "default"}})
-        await client.request("POST", "/api/v1/nodes", None, node())
+        with contextlib.suppress(AlreadyExists):
+            await client.request("POST", "/api/v1/nodes", None, node())
         gpus = [{"index": 0, "uuid": "GPU-0", "model": "Tesla T4", "memoryMib": 15360}]
         await client.apply({"metadata": {"name": NODE}, "status": {"gpus": gpus}}, "test", resource=GPUNode.RESOURCE)
         tolerate = [{"key": "example.com/none", "operator": "Exists"}]
@@ -59,7 +60,8 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
                 with contextlib.suppress(NotFound):  # the controller manager may have been there first
                     await client.request("DELETE", path, None, {"gracePeriodSeconds": 0})
             for path in (f"/api/v1/nodes/{NODE}", f"/api/v1/namespaces/{MINE}", f"/api/v1/namespaces/{SECRET}"):
-                await client.request("DELETE", path)
+                with contextlib.suppress(NotFound):
+                    await client.request("DELETE", path)
             gpuplane(control_plane, "uninstall", "-q")
 
 
