@@ -4,55 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from gpuplane.autoscaler.existing import ExistingNode
 from gpuplane.autoscaler.nodeclaims import launch_options
-from gpuplane.autoscaler.observed import PodView, RawPod, view_pod
 from gpuplane.autoscaler.options import PoolLimits
 from gpuplane.autoscaler.purchase import NodePurchase, decide_purchase
 from gpuplane.autoscaler.snapshot import CloudFacts, ClusterSnapshot, ScalingFacts, take_snapshot
-from gpuplane.autoscaler.volumes import (
-    PlacedVolume,
-    VolumeClass,
-    VolumeFacts,
-    WantedVolume,
-    view_claim,
-    view_class,
-    view_volume,
-)
+from gpuplane.autoscaler.volumes import VolumeFacts
 from kubekit.scheduling.podinfo import NodeFacts
+from packages.gpuplane.tests.autoscaler.volume_objects import (
+    EBS_ZONE,
+    ZONE,
+    claim,
+    storage,
+    term,
+    using,
+    view,
+    volume,
+)
 from packages.gpuplane.tests.autoscaler.worlds import AWS, FOUR, REPLICAS, ZONES, pod, pool
 from tests.support.autoscaler_world import AutoscalerWorld
 from tests.support.fake_cloud import ZONES as CLOUD_ZONES
-
-ZONE, EBS_ZONE, HOST = "topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone", "kubernetes.io/hostname"
-CONDITION = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-
-
-def term(**values: list[str]) -> dict[str, Any]:
-    keys = {"zone": ZONE, "ebs": EBS_ZONE, "host": HOST}
-    found = [{"key": keys[name], "operator": "In", "values": listed} for name, listed in values.items()]
-    return {"matchExpressions": found}
-
-
-def volume(name: str, *terms: dict[str, Any], **spec: Any) -> PlacedVolume:
-    affinity = {"required": {"nodeSelectorTerms": list(terms)}}
-    raw = {"metadata": {"name": name}, "spec": {**({"nodeAffinity": affinity} if terms else {}), **spec}}
-    return view_volume(msgspec.convert(raw, PlacedVolume))
-
-
-def claim(name: str, *, phase: str = "Bound", deleted: str = "", **spec: Any) -> WantedVolume:
-    meta = {"name": name, "namespace": "ml"} | ({"deletionTimestamp": deleted} if deleted else {})
-    return view_claim(msgspec.convert({"metadata": meta, "spec": spec, "status": {"phase": phase}}, WantedVolume))
-
-
-def storage(name: str, *allowed: list[str], mode: str = "WaitForFirstConsumer", key: str = ZONE) -> VolumeClass:
-    topologies = [{"matchLabelExpressions": [{"key": key, "values": zones}]} for zones in allowed]
-    raw = {"metadata": {"name": name}, "volumeBindingMode": mode, "allowedTopologies": topologies}
-    return view_class(msgspec.convert(raw, VolumeClass))
-
 
 CLAIMS = [
     claim("in-b", volumeName="pv-b"),
@@ -88,15 +61,6 @@ FACTS = VolumeFacts(
     {one.metadata.name: one for one in VOLUMES}.get,
     {one.metadata.name: one for one in CLASSES}.get,
 )
-
-
-def using(*claims: str, name: str = "p", **spec: Any) -> dict[str, Any]:
-    volumes = [{"name": f"v{at}", "persistentVolumeClaim": {"claimName": one}} for at, one in enumerate(claims)]
-    return pod(name, 1, volumes=[{"name": "tmp", "emptyDir": {}}, *volumes], **spec)
-
-
-def view(raw: dict[str, Any], **status: Any) -> PodView:
-    return view_pod(msgspec.convert({**raw, "status": {"phase": "Pending", "conditions": [CONDITION]}}, RawPod))
 
 
 def snapshot(*pods: dict[str, Any]) -> ClusterSnapshot:

@@ -24,6 +24,7 @@ from gpuplane.autoscaler.preferences import (
     prefers_node,
 )
 from gpuplane.autoscaler.requirements import NodeConditions, merge_requirements, pod_condition
+from gpuplane.autoscaler.volume_limits import AttachedVolume, alike
 from gpuplane.autoscaler.volumes import VolumeTerms
 from gpuplane.sharing.request import Request, kind_of, request_of
 from kubekit.api.core import Pod
@@ -36,12 +37,14 @@ IGNORED: Final = frozenset(("ephemeral-storage",))
 
 
 class PodReading(NamedTuple):
-    """A pod as the scheduler sees it, its request for GPUs, why it can never run (empty if it can), its volumes."""
+    """A pod as the scheduler sees it, its request for GPUs, why it can never run (empty if it can), and its volumes:
+    where they are, and those that count on a node."""
 
     info: PodInfo
     request: Request
     trouble: str
     volumes: tuple[VolumeTerms, ...] = ()
+    attached: tuple[AttachedVolume, ...] = ()
 
 
 class AskStep(msgspec.Struct, frozen=True, eq=False):
@@ -64,7 +67,7 @@ class PodAsk(msgspec.Struct, frozen=True, eq=False):
 
     `wanted` is a pod of the kind with the preferences that still count, each of them as a requirement; with `avoids`
     PreferNoSchedule taints count as well. `given_up` are the other preferences, as words. `later` are the steps in
-    which the next ones are given up. A node must satisfy one term of each of `volumes`.
+    which the next ones are given up. A node must satisfy one term of each of `volumes`, and attach `attached`.
     """
 
     info: PodInfo
@@ -79,6 +82,7 @@ class PodAsk(msgspec.Struct, frozen=True, eq=False):
     given_up: tuple[str, ...] = ()
     later: tuple[AskStep, ...] = ()
     volumes: tuple[VolumeTerms, ...] = ()
+    attached: tuple[AttachedVolume, ...] = ()
 
     @property
     def key(self) -> str:
@@ -88,7 +92,8 @@ class PodAsk(msgspec.Struct, frozen=True, eq=False):
         """Return the pod with `count` more preferences given up; it has as many."""
         if not count:
             return self
-        return _ask(PodReading(self.info, self.request, self.trouble, self.volumes), self.later[count - 1 :])
+        read = PodReading(self.info, self.request, self.trouble, self.volumes, self.attached)
+        return _ask(read, self.later[count - 1 :])
 
 
 def _ask(pod: PodReading, steps: tuple[AskStep, ...]) -> PodAsk:
@@ -106,6 +111,7 @@ def _ask(pod: PodReading, steps: tuple[AskStep, ...]) -> PodAsk:
         step.given_up,
         steps[1:],
         pod.volumes,
+        pod.attached,
     )
 
 
@@ -147,7 +153,8 @@ def asks_of(
 
 def counted_in_gpus(asks: Iterable[PodAsk], rules: PreferenceRules = RESPECTED) -> list[PodAsk]:
     """Return the pods as an autoscaler sees them that knows whole GPUs only: each share or replica is a GPU."""
-    return asks_of([PodReading(_in_gpus(ask.info), Request(), ask.trouble, ask.volumes) for ask in asks], rules=rules)
+    read = [PodReading(_in_gpus(ask.info), Request(), ask.trouble, ask.volumes, ask.attached) for ask in asks]
+    return asks_of(read, rules=rules)
 
 
 def _in_gpus(info: PodInfo) -> PodInfo:
@@ -179,11 +186,11 @@ class _Kinds:
         if pod.trouble or not (self._rules.soft_taints or has_preferences(info)):
             return (self._step(PreferenceStep(info), pod),)
         others = (info.affinity, info.spread, info.tolerations, info.ports, info.namespace, sorted(info.labels.items()))
-        alike = msgspec.json.encode((others, info.requests, pod.request, pod.volumes))
-        steps = self._relaxing.get(alike)
+        kind = msgspec.json.encode((others, info.requests, pod.request, pod.volumes, alike(pod.attached)))
+        steps = self._relaxing.get(kind)
         if steps is None:
             found = [self._step(step, pod) for step in preference_steps(info, self._rules)]
-            steps = self._relaxing[alike] = tuple(found)
+            steps = self._relaxing[kind] = tuple(found)
         return steps
 
     def _step(self, step: PreferenceStep, pod: PodReading) -> AskStep:
@@ -205,7 +212,8 @@ class _Kinds:
             others = (affinity.pod_required, affinity.anti_required, affinity.pod_preferred, affinity.anti_preferred)
             depends = (place, others, info.spread, info.ports, info.namespace, sorted(info.labels.items()))
             company = _number(self._companies, depends) + 1
-        number = _number(self._numbers, (place, info.requests, pod.request, company, pod.trouble))
+        kind = (place, info.requests, pod.request, company, pod.trouble, alike(pod.attached))
+        number = _number(self._numbers, kind)
         return AskStep(number, free, place, company, info, step.avoids, step.given_up)
 
 

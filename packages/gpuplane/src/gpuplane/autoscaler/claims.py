@@ -15,6 +15,7 @@ import msgspec
 from gpuplane.autoscaler.asks import IGNORED, PodAsk, admits_ask
 from gpuplane.autoscaler.existing import hold_pod
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
+from gpuplane.autoscaler.volume_limits import VolumeRoom
 from gpuplane.sharing.node import NodeState
 from kubekit.scheduling.podinfo import Requests
 
@@ -30,8 +31,8 @@ class NodeClaimDraft(msgspec.Struct, eq=False):
     """A node to buy, while it is filled. `options` are the cheapest first, and the first holds all pods.
 
     Of the others only those are left out that cannot hold them: `ClaimFilling.settle` tries them all. `state` has the
-    GPUs of the first with the pods. `group` is the offering of all options, None if they are of several. `places` has a
-    pod for each way in which labels and taints admit its pods.
+    GPUs of the first with the pods. `group` is the offering of all options, None if they are of several. `volumes` can
+    be attached still. `places` has a pod for each way in which labels and taints admit its pods.
     """
 
     name: str
@@ -40,6 +41,7 @@ class NodeClaimDraft(msgspec.Struct, eq=False):
     reserved: tuple[NodeOption, ...]  # the largest of these counts against the limits
     state: NodeState | None
     group: OfferingGroup | None
+    volumes: VolumeRoom
     asks: list[PodAsk] = []
     places: dict[int, PodAsk] = {}
     requested: Requests = {}

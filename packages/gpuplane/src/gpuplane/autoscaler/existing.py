@@ -16,6 +16,7 @@ from gpuplane.autoscaler.asks import IGNORED, PodAsk, admits_ask
 from gpuplane.autoscaler.domain_check import DomainCheck
 from gpuplane.autoscaler.domains import HOSTNAME
 from gpuplane.autoscaler.options import NodeOption
+from gpuplane.autoscaler.volume_limits import UNLIMITED, VolumeRoom
 from gpuplane.sharing.node import NodeState
 from gpuplane.sharing.placement.fit import place_by_count, rate, taken
 from gpuplane.sharing.placement.policy import Placement
@@ -33,7 +34,8 @@ class ExistingNode(msgspec.Struct, frozen=True, eq=False):
 
     `name` is the node's, or that of a claim without a node. `free` is what is left of `facts.allocatable` by the pods
     there and the DaemonSets that have no pod there yet. `gpus` is None where no GPU is placed, only counted. `pods` run
-    there; affinity and spreading see them. `pool` is empty and `price` 0 for a node that no pool made.
+    there; affinity and spreading see them. `volumes` are those that it can still attach. `pool` is empty and `price` 0
+    for a node that no pool made.
     """
 
     name: str
@@ -44,6 +46,7 @@ class ExistingNode(msgspec.Struct, frozen=True, eq=False):
     price: float = 0.0
     initialized: bool = True
     pods: tuple[PodInfo, ...] = ()
+    volumes: VolumeRoom = UNLIMITED
 
     @property
     def places_shares(self) -> bool:
@@ -82,6 +85,7 @@ def add_requests(requested: Requests, more: Requests) -> Requests:
 class _FilledNode(msgspec.Struct, eq=False):
     node: ExistingNode
     state: NodeState | None
+    volumes: VolumeRoom
     requested: Requests = {}
     count: int = 0
 
@@ -91,7 +95,7 @@ class NodeFilling:
 
     def __init__(self, existing: Iterable[ExistingNode]) -> None:
         ordered = sorted(existing, key=lambda node: (not node.initialized, node.name))
-        self._nodes: Sequence[_FilledNode] = [_FilledNode(node, node.gpus) for node in ordered]
+        self._nodes: Sequence[_FilledNode] = [_FilledNode(node, node.gpus, node.volumes) for node in ordered]
         # A node only gets fuller: one that refused a kind of pods for its own sake is not asked for that kind again.
         self._left: dict[int, list[_FilledNode]] = {}
         self.placed: dict[str, str] = {}
@@ -130,6 +134,8 @@ class NodeFilling:
     def _place(self, filled: _FilledNode, after: NodeState | None, ask: PodAsk, cache: SchedulerCache | None) -> None:
         filled.state, filled.count = after, filled.count + 1
         filled.requested = add_requests(filled.requested, ask.info.requests)
+        if ask.attached:
+            filled.volumes = filled.volumes.after(ask.attached) or filled.volumes
         if cache is not None:
             cache.place(msgspec.structs.replace(ask.info, node_name=filled.node.name))
         self.placed[ask.key] = filled.node.name
@@ -141,6 +147,8 @@ class NodeFilling:
         node = filled.node
         if filters.check_unschedulable(ask.info, node.facts) or not admits_ask(ask, node.facts):
             return "taints or labels"
+        if ask.attached and filled.volumes.after(ask.attached) is None:
+            return "volumes"
         after = hold_pod(node, filled.requested, filled.count, filled.state, ask)
         if isinstance(after, str) or check is None or cache is None:
             return after

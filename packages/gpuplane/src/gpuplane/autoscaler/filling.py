@@ -39,6 +39,7 @@ from gpuplane.autoscaler.existing import ExistingNode, NodeFilling, add_requests
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.autoscaler.placed_pods import PlacedPods
 from gpuplane.autoscaler.requirements import lacking_values
+from gpuplane.autoscaler.volume_limits import VolumeRoom, too_many
 
 _GROUP_KEYS: Final = (karpenter.ZONE_LABEL, karpenter.CAPACITY_TYPE_LABEL)
 _PLACE_KEYS: Final = (*_GROUP_KEYS, HOSTNAME)
@@ -149,7 +150,8 @@ class ClaimFilling:
         self._opened += 1
         groups = {group_of(option) for option in (options[:1] if one_group else options)}
         group = groups.pop() if len(groups) == 1 else None
-        return NodeClaimDraft(f"{pool.pool.name}-{self._opened}", pool, options, options, options[0].gpus, group)
+        name, volumes = f"{pool.pool.name}-{self._opened}", VolumeRoom(pool.volume_limits)
+        return NodeClaimDraft(name, pool, options, options, options[0].gpus, group, volumes)
 
     def _join_some(self, ask: PodAsk, check: DomainCheck | None) -> bool:
         """Add the pod to the claim with the fewest pods that takes it; False if none does."""
@@ -194,6 +196,9 @@ class ClaimFilling:
             labels = {**claim.option.facts.labels, HOSTNAME: claim.name}
             if not check.admits(labels, _PLACE_KEYS):
                 return DOMAIN
+        volumes = claim.volumes.after(ask.attached) if ask.attached else claim.volumes
+        if volumes is None:
+            return ROOM
         options = claim.options
         requested = add_requests(claim.requested, ask.info.requests)
         gpus = claim.places_gpus or bool(ask.request)
@@ -217,7 +222,7 @@ class ClaimFilling:
                 at, claim.group = 0, group_of(head)
         self._domains.place(claim, head, ask)
         claim.options, claim.state = options[at:] if at else options, after
-        claim.requested, claim.places_gpus = requested, gpus
+        claim.requested, claim.places_gpus, claim.volumes = requested, gpus, volumes
         claim.asks.append(ask)
         claim.places.setdefault(ask.place, ask)
         return None
@@ -243,7 +248,7 @@ class ClaimFilling:
         known = self._starts.get(place)
         if known is None:
             holding: list[NodeOption] = []
-            if self._fits.lacking(ask, found) is None:
+            if self._fits.lacking(ask, found) is None and not too_many(ask.attached, found.volume_limits):
                 admitted = self._fits.admitted(ask, found)
                 holding = [one for one in admitted if not isinstance(hold_pod(one, {}, 0, one.gpus, ask), str)]
             known = self._starts[place] = [tuple(holding)] if ask.free else by_offering(holding)

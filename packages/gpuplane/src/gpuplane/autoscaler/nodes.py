@@ -20,6 +20,7 @@ from gpuplane.autoscaler.existing import ExistingNode
 from gpuplane.autoscaler.observed import DaemonView, PodView
 from gpuplane.autoscaler.options import NodeOption, PoolOptions, admits_pod
 from gpuplane.autoscaler.requirements import admits_labels, pool_conditions
+from gpuplane.autoscaler.volume_limits import UNLIMITED, VolumeRoom
 from gpuplane.sharing.ledger import Ledger
 from gpuplane.sharing.node import NodeState, gpus_of
 from kubekit.api.core import Node, Taint
@@ -97,11 +98,13 @@ def node_of_claim(
     pods: Sequence[PodView],
     daemons: Iterable[DaemonView],
     options: Sequence[NodeOption],
+    volumes: VolumeRoom = UNLIMITED,
 ) -> ExistingNode:
     """Return the node that a claim has, or will have.
 
     Args:
         options: those of `claim_options`; the first counts.
+        volumes: what it can attach next to those of `pods`.
     """
     option = options[0] if options else None
     initialized = node is not None and is_true(claim.status.conditions, INITIALIZED)
@@ -126,16 +129,22 @@ def node_of_claim(
         price=option.price if option is not None else 0.0,
         initialized=initialized,
         pods=tuple(pod.info for pod in pods if pod.info is not None),
+        volumes=volumes,
     )
 
 
 def node_without_claim(
-    node: Node, gpunode: GPUNode | None, pods: Sequence[PodView], daemons: Iterable[DaemonView]
+    node: Node,
+    gpunode: GPUNode | None,
+    pods: Sequence[PodView],
+    daemons: Iterable[DaemonView],
+    volumes: VolumeRoom = UNLIMITED,
 ) -> ExistingNode:
     """Return a node that no pool made."""
     facts = _facts(node)
     infos = tuple(pod.info for pod in pods if pod.info is not None)
-    return ExistingNode(facts.name, "", facts, _free(facts, pods, daemons), _gpu_state(node, gpunode, pods), pods=infos)
+    free, gpus = _free(facts, pods, daemons), _gpu_state(node, gpunode, pods)
+    return ExistingNode(facts.name, "", facts, free, gpus, pods=infos, volumes=volumes)
 
 
 def _facts(node: Node) -> NodeFacts:

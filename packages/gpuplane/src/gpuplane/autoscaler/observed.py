@@ -15,6 +15,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api import nodeclaim
 from gpuplane.autoscaler.asks import PodReading, read_pod
+from gpuplane.autoscaler.volume_limits import AttachedVolumes
 from gpuplane.autoscaler.volumes import PodVolumeClaim, VolumeFacts, claims_of, volume_terms
 from gpuplane.sharing.assignment import Assignment, of_pod
 from gpuplane.sharing.request import Request
@@ -62,13 +63,18 @@ class PodView(Pod):
     assignment: Assignment | None = None
     claims: tuple[PodVolumeClaim, ...] = ()
 
-    def reading(self, volumes: VolumeFacts) -> PodReading:
-        """Return the pod as an ask is made of it."""
+    def reading(self, volumes: VolumeFacts, attached: AttachedVolumes | None = None) -> PodReading:
+        """Return the pod as an ask is made of it.
+
+        Args:
+            attached: counts the volumes; without it nodes attach any number.
+        """
         assert self.info is not None  # set by `view_pod`
         if not self.claims:
             return PodReading(self.info, self.request, self.trouble)
         terms, trouble = volume_terms(self.info.namespace, self.claims, volumes)
-        return PodReading(self.info, self.request, self.trouble or trouble, terms)
+        counted = attached.of(self.info.namespace, self.claims) if attached is not None else ()
+        return PodReading(self.info, self.request, self.trouble or trouble, terms, counted)
 
     @property
     def waits(self) -> bool:
@@ -95,7 +101,7 @@ def view_pod(pod: RawPod) -> PodView:
         return view
     raw = {"metadata": {**to_dict(meta), "namespace": meta.namespace}, "spec": pod.spec, "status": pod.status}
     try:
-        info, request, trouble, _ = read_pod(raw)
+        info, request, trouble, *_ = read_pod(raw)
         claims = claims_of(meta.name, pod.spec)
     except (InvalidInput, KeyError, TypeError, AttributeError) as error:
         log.warning("pod not read, nothing is bought for it pod=%s/%s: %s", meta.namespace, meta.name, error)

@@ -22,6 +22,7 @@ from gpuplane.api.pluginconfig import load as load_plugin_config
 from gpuplane.autoscaler.catalogue import REGION_LABEL, InstanceType
 from gpuplane.autoscaler.overhead import allocatable
 from gpuplane.autoscaler.requirements import NodeConditions, admits_labels, pool_conditions
+from gpuplane.autoscaler.volume_limits import VolumeLimits
 from gpuplane.operand.configs import FALLBACKS, choose
 from gpuplane.sharing.forecast import FutureGPUs, forecast
 from gpuplane.sharing.node import NodeState, empty
@@ -75,12 +76,16 @@ class NodeOption(msgspec.Struct, frozen=True, eq=False):
 
 
 class PoolOptions(msgspec.Struct, frozen=True, eq=False):
-    """The options of one pool, the cheapest first, or `trouble`: why it has none."""
+    """The options of one pool, the cheapest first, or `trouble`: why it has none.
+
+    `volume_limits` are those of each of its nodes: no node here attaches more volumes.
+    """
 
     pool: DeclaredPool
     conditions: NodeConditions
     options: tuple[NodeOption, ...]
     trouble: str = ""
+    volume_limits: VolumeLimits = {}
 
     @property
     def has_min_values(self) -> bool:

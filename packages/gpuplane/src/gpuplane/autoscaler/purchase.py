@@ -29,6 +29,7 @@ from gpuplane.autoscaler.filling import ClaimFilling
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.autoscaler.patterns import PatternKind, PatternMachine, kind_of_ask
 from gpuplane.autoscaler.placed_pods import PlacedPods
+from gpuplane.autoscaler.volume_limits import too_many
 from gpuplane.autoscaler.why_waiting import why_not
 from kubekit.scheduling.podinfo import Requests
 
@@ -185,7 +186,7 @@ def _cover(
     owners: dict[PatternMachine, PoolOptions] = {}
     seen: set[object] = set()
     for found in pools:
-        possible = [number for number in waiting if fits.lacking(kinds[number][1], found) is None]
+        possible = [number for number in waiting if _may_be_held(kinds[number][1], found, fits)]
         for option in found.options:
             admitted = {number: kinds[number] for number in possible if fits(kinds[number][1], option)}
             # Offerings that differ in nothing that matters to these pods, such as the zone, are one: the cheapest.
@@ -201,6 +202,10 @@ def _cover(
             chosen = [waiting[number].pop(0) for number, each in pattern.items() for _ in range(each)]
             for ask in filling.seed(owners[machine], machine.option, chosen):
                 waiting[ask.number].append(ask)
+
+
+def _may_be_held(ask: PodAsk, found: PoolOptions, fits: Compatibility) -> bool:
+    return fits.lacking(ask, found) is None and not too_many(ask.attached, found.volume_limits)
 
 
 def _answer(

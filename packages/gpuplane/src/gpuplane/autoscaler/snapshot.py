@@ -6,24 +6,26 @@ Pure: objects in, one Struct out. Nodes that are about to go hold nothing any mo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
 from gpuplane.api import karpenter
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
-from gpuplane.api.nodeclaim import DISRUPTED_TAINT, NodeClaim
+from gpuplane.api.nodeclaim import DISRUPTED_TAINT, INITIALIZED, NodeClaim
 from gpuplane.api.nodeoverlay import NodeOverlay
-from gpuplane.autoscaler.asks import PodAsk, asks_of, selected_values
+from gpuplane.autoscaler.asks import PodAsk, PodReading, asks_of, selected_values
 from gpuplane.autoscaler.catalogue import InstanceType
 from gpuplane.autoscaler.existing import ExistingNode
-from gpuplane.autoscaler.nodes import OptionIndex, claim_options, node_of_claim, node_without_claim
+from gpuplane.autoscaler.nodes import OptionIndex, claim_options, is_true, node_of_claim, node_without_claim
 from gpuplane.autoscaler.observed import DaemonView, PodView
 from gpuplane.autoscaler.options import Learned, PoolOptions, SharingSettings, make_options
 from gpuplane.autoscaler.overlays import apply_overlays
 from gpuplane.autoscaler.preferences import PreferenceRules, preference_rules
 from gpuplane.autoscaler.quantities import as_quantities
-from gpuplane.autoscaler.volumes import VolumeFacts
+from gpuplane.autoscaler.volume_limits import AttachedVolumes, VolumeLimits, VolumeRoom
+from gpuplane.autoscaler.volumes import PodVolumeClaim, VolumeFacts
 from kubekit.api.core import Node
 from kubekit.scheduling.podinfo import Requests, amounts
 
@@ -31,10 +33,11 @@ ClosedOffering = tuple[str, str, str]
 """(capacity type, instance type, zone) that the cloud refused."""
 
 
-class ScalingFacts(msgspec.Struct, frozen=True):
+class ScalingFacts(msgspec.Struct, frozen=True, dict=True):
     """The objects of the cluster that decisions read.
 
-    `gpunodes` are by the name of their node, `overlays` those without a conflict.
+    `gpunodes` and `volume_limits` are by the name of their node, `overlays` those without a conflict. `most_volumes`
+    are the most of each driver that any node has stated, also one that is gone.
     `respect_preferences`: what pods prefer counts, until no node keeps it.
     """
 
@@ -49,6 +52,26 @@ class ScalingFacts(msgspec.Struct, frozen=True):
     overlays: Sequence[NodeOverlay] = ()
     respect_preferences: bool = True
     volumes: VolumeFacts = VolumeFacts()
+    volume_limits: Mapping[str, VolumeLimits] = {}
+    most_volumes: VolumeLimits = {}
+
+    @cached_property
+    def attached(self) -> AttachedVolumes:
+        """Return the volumes of all pods, as they count on nodes."""
+        return AttachedVolumes(self.volumes, self.volume_limits, self.most_volumes, _claimed(self.pods))
+
+    def reading(self, pod: PodView) -> PodReading:
+        """Return a pod as an ask is made of it."""
+        return pod.reading(self.volumes, self.attached)
+
+    def volume_room(self, node: str, pods: Iterable[PodView], claim: NodeClaim | None) -> VolumeRoom:
+        """Return the volumes that a node can attach next to those of pods.
+
+        Args:
+            claim: its own; until it is initialised, its drivers may still have to state their numbers.
+        """
+        joins = claim is not None and not is_true(claim.status.conditions, INITIALIZED)
+        return self.attached.room(node, _claimed(pods), joins=joins)
 
     def rules(self) -> PreferenceRules:
         """Return how the preferences of pods count."""
@@ -109,7 +132,7 @@ def take_snapshot(facts: ScalingFacts, cloud: CloudFacts, without: Collection[st
     displaced = [pod for name in sorted(ending) for pod in by_node.get(name, ()) if pod.moves]
     running = [pod.info for name, pods in by_node.items() if name not in ending for pod in pods if pod.info is not None]
     asking = [*(pod for pod in facts.pods if pod.waits), *displaced]
-    asks = asks_of([pod.reading(facts.volumes) for pod in asking], running, facts.rules())
+    asks = asks_of([facts.reading(pod) for pod in asking], running, facts.rules())
     all_offers = make_offers(facts, cloud, selected_values(asks))
     index = OptionIndex(all_offers)
     nodes: list[ExistingNode] = []
@@ -122,15 +145,17 @@ def take_snapshot(facts: ScalingFacts, cloud: CloudFacts, without: Collection[st
         if name in going:
             continue
         here, gpunode = by_node.get(name, ()), facts.gpunodes.get(name)
+        volumes = facts.volume_room(name, here, claim)
         if claim is None:
-            nodes.append(node_without_claim(node, gpunode, here, facts.daemons))
+            nodes.append(node_without_claim(node, gpunode, here, facts.daemons, volumes))
         else:
-            nodes.append(node_of_claim(claim, node, gpunode, here, facts.daemons, index.of(claim)))
+            nodes.append(node_of_claim(claim, node, gpunode, here, facts.daemons, index.of(claim), volumes))
     for claim in facts.claims:
         name = claim.metadata.name
         if name in joined or name in without or claim.metadata.deletion_timestamp:
             continue
-        nodes.append(node_of_claim(claim, None, None, (), facts.daemons, index.of(claim)))
+        volumes = facts.volume_room("", (), claim)
+        nodes.append(node_of_claim(claim, None, None, (), facts.daemons, index.of(claim), volumes))
     return ClusterSnapshot(
         asks=tuple(asks),
         offers=tuple(_open(one, cloud) for one in all_offers),
@@ -162,7 +187,8 @@ def make_offers(facts: ScalingFacts, cloud: CloudFacts, asked: Mapping[str, froz
         )
         found = apply_overlays(found, facts.overlays)
         used = used_of_pool(pool.name, facts.claims, found)
-        offers.append(msgspec.structs.replace(found, pool=msgspec.structs.replace(pool, used=as_quantities(used))))
+        counted = msgspec.structs.replace(pool, used=as_quantities(used))
+        offers.append(msgspec.structs.replace(found, pool=counted, volume_limits=facts.most_volumes))
     return tuple(offers)
 
 
@@ -184,6 +210,10 @@ def used_of_pool(pool: str, claims: Iterable[NodeClaim], found: PoolOptions | No
         for name, amount in capacity.items():
             used[name] = used.get(name, 0) + amount
     return used
+
+
+def _claimed(pods: Iterable[PodView]) -> Iterable[tuple[str, tuple[PodVolumeClaim, ...]]]:
+    return ((pod.info.namespace, pod.claims) for pod in pods if pod.claims and pod.info is not None)
 
 
 def _pool_of(claim: NodeClaim) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from gpuplane.autoscaler.domains import HOSTNAME
 from gpuplane.autoscaler.requirements import label_of_today
+from gpuplane.autoscaler.volume_drivers import driver_of_provisioner, driver_of_volume
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.scheduling.selectors import NodeTerm, Requirement, compile_node_terms
@@ -58,24 +59,27 @@ class WantedVolume(Struct):
 
 
 class PlacedVolume(Struct):
-    """A PersistentVolume. `spec` is empty once `terms` are read of it."""
+    """A PersistentVolume. `spec` is empty once `terms` and `driver` are read of it."""
 
     RESOURCE: ClassVar[Resource] = built_in("v1", "PersistentVolume")
 
     metadata: ObjectMeta = ObjectMeta()
     spec: dict[str, Any] = {}
     terms: VolumeTerms = ()
+    driver: str = ""
 
 
 class VolumeClass(Struct):
-    """A StorageClass. `allowed_topologies` is empty once `terms` are read of it."""
+    """A StorageClass. `allowed_topologies` is empty once `terms` are read of it, `provisioner` once `driver` is."""
 
     RESOURCE: ClassVar[Resource] = built_in("storage.k8s.io/v1", "StorageClass")
 
     metadata: ObjectMeta = ObjectMeta()
+    provisioner: str = ""
     volume_binding_mode: str = ""
     allowed_topologies: tuple[dict[str, Any], ...] = ()
     terms: VolumeTerms = ()
+    driver: str = ""
 
 
 class VolumeFacts(msgspec.Struct, frozen=True):
@@ -113,7 +117,7 @@ def view_volume(volume: PlacedVolume) -> PlacedVolume:
     terms = tuple(_of_today(term, without=HOSTNAME if tied else "") for term in compile_node_terms(required) or ())
     # A term of which nothing is left admits every node, and so do the alternatives with it.
     terms = terms if all(term.expressions or term.fields for term in terms) else ()
-    return PlacedVolume(metadata=_short(volume.metadata), terms=terms)
+    return PlacedVolume(metadata=_short(volume.metadata), terms=terms, driver=driver_of_volume(volume.spec))
 
 
 def view_class(storage: VolumeClass) -> VolumeClass:
@@ -122,6 +126,7 @@ def view_class(storage: VolumeClass) -> VolumeClass:
         metadata=_short(storage.metadata),
         volume_binding_mode=storage.volume_binding_mode,
         terms=tuple(_allowed(one) for one in storage.allowed_topologies),
+        driver=driver_of_provisioner(storage.provisioner),
     )
 
 

@@ -30,6 +30,7 @@ from gpuplane.autoscaler.overlays import is_applied
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.requirements import pool_conditions
 from gpuplane.autoscaler.snapshot import ScalingFacts
+from gpuplane.autoscaler.volume_limits import NodeDrivers, view_drivers
 from gpuplane.autoscaler.volumes import (
     PlacedVolume,
     VolumeClass,
@@ -80,12 +81,14 @@ class ClusterWatch:
         self.volume_claims = Informer(client, WantedVolume, keep=view_claim, clock=clock)
         self.volumes = Informer(client, PlacedVolume, keep=view_volume, clock=clock)
         self.storage_classes = Informer(client, VolumeClass, keep=view_class, clock=clock)
+        self.node_drivers = Informer(client, NodeDrivers, keep=view_drivers, clock=clock)
         self.pods.add_index(WAITING, lambda pod: (WAITING,) if isinstance(pod, PodView) and pod.waits else ())
         self.pods.add_index(BY_NODE, _node_of)
         self.nodes.add_index(BY_PROVIDER, lambda node: (node.spec.provider_id,) if node.spec.provider_id else ())
         self.claims.add_index(
             BY_PROVIDER, lambda claim: (claim.status.provider_id,) if claim.status.provider_id else ()
         )
+        self._most_volumes: dict[str, int] = {}  # driver -> the most that a node has stated, also one that is gone
         self._refused: dict[str, str] = {}  # objects that cannot be read -> why, as it was logged
 
     @property
@@ -95,7 +98,7 @@ class ClusterWatch:
             *(self.nodes, self.claims, self.gpunodes, self.provisioners, self.node_pools, self.templates),
             *(self.node_classes, self.policies, self.configs, self.pods, self.daemons),
             *([self.overlays] if self.overlays is not None else ()),
-            *(self.volume_claims, self.volumes, self.storage_classes),
+            *(self.volume_claims, self.volumes, self.storage_classes, self.node_drivers),
         )
 
     def waiting(self) -> list[PodView]:
@@ -160,6 +163,10 @@ class ClusterWatch:
 
     def facts(self) -> ScalingFacts:
         """Return the cluster of this moment."""
+        volume_limits = {one.metadata.name: one.limits for one in self.node_drivers.items() if one.limits}
+        for limits in volume_limits.values():
+            for driver, count in limits.items():
+                self._most_volumes[driver] = max(count, self._most_volumes.get(driver, 0))
         return ScalingFacts(
             pods=[pod for pod in self.pods.items() if isinstance(pod, PodView) and pod.info is not None],
             nodes=self.nodes.items(),
@@ -172,6 +179,8 @@ class ClusterWatch:
             overlays=self.applied_overlays(),
             respect_preferences=self._respect_preferences,
             volumes=VolumeFacts(self.volume_claims.get, self.volumes.get, self.storage_classes.get),
+            volume_limits=volume_limits,
+            most_volumes=dict(self._most_volumes),
         )
 
     def _log_once(self, about: str, why: str) -> None:

@@ -9,6 +9,7 @@ from gpuplane.autoscaler.claims import Compatibility
 from gpuplane.autoscaler.existing import hold_pod
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.autoscaler.requirements import first_conflict
+from gpuplane.autoscaler.volume_limits import too_many
 from gpuplane.autoscaler.volumes import in_words
 from kubekit.scheduling import filters
 
@@ -45,6 +46,8 @@ def _why_not(ask: PodAsk, found: PoolOptions, limits: PoolLimits, fits: Compatib
     if (nearest := fits.lacking(ask, found)) is not None:
         refusal = hold_pod(nearest, {}, 0, nearest.gpus, ask)
         return f"no type holds the pod; the nearest is {nearest.machine.name}: {refusal}"
+    if why := too_many(ask.attached, found.volume_limits):
+        return why
     refusals = {one.machine.name: hold_pod(one, {}, 0, one.gpus, ask) for one in admitted}
     if roomy := [one for one in admitted if not isinstance(refusals[one.machine.name], str)]:
         if all(limits.lacking(one) for one in roomy):

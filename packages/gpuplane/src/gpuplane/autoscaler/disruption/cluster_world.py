@@ -34,7 +34,7 @@ class _NumberedAsks:
     ) -> None:
         keys = {pod.info.key for pod in waiting if pod.info is not None}
         going = [pod for pods in moving.values() for pod in pods if pod.info is not None and pod.info.key not in keys]
-        asks = asks_of([pod.reading(facts.volumes) for pod in (*waiting, *going)], anti, facts.rules())
+        asks = asks_of([facts.reading(pod) for pod in (*waiting, *going)], anti, facts.rules())
         self._waiting: list[tuple[int, PodAsk]] = []
         self._moving: dict[str, list[tuple[int, PodAsk]]] = {}
         for at, ask in enumerate(asks):

@@ -1,0 +1,35 @@
+"""The CSI drivers of volumes. Kubernetes has moved its own volume plugins to drivers, whose names count.
+
+Source: the migration of in-tree volume plugins, of Kubernetes 1.31.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+# (driver, source of a PersistentVolume, provisioner of a StorageClass)
+_MOVED: Final = (
+    ("ebs.csi.aws.com", "awsElasticBlockStore", "kubernetes.io/aws-ebs"),
+    ("pd.csi.storage.gke.io", "gcePersistentDisk", "kubernetes.io/gce-pd"),
+    ("disk.csi.azure.com", "azureDisk", "kubernetes.io/azure-disk"),
+    ("file.csi.azure.com", "azureFile", "kubernetes.io/azure-file"),
+    ("cinder.csi.openstack.org", "cinder", "kubernetes.io/cinder"),
+    ("csi.vsphere.vmware.com", "vsphereVolume", "kubernetes.io/vsphere-volume"),
+    ("pxd.portworx.com", "portworxVolume", "kubernetes.io/portworx-volume"),
+)
+_OF_PROVISIONER: Final = {provisioner: driver for driver, _, provisioner in _MOVED}
+
+
+def driver_of_volume(spec: Mapping[str, Any]) -> str:
+    """Return the driver of a PersistentVolume by its `spec`; empty for a volume of none, such as NFS."""
+    csi = spec.get("csi")
+    if csi is not None:
+        return sys.intern(str(csi.get("driver") or ""))
+    return next((driver for driver, source, _ in _MOVED if spec.get(source) is not None), "")
+
+
+def driver_of_provisioner(provisioner: str) -> str:
+    """Return the driver of a StorageClass's provisioner: itself, if it is none of Kubernetes's own."""
+    return sys.intern(_OF_PROVISIONER.get(provisioner, provisioner))
