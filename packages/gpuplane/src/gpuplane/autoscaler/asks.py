@@ -25,7 +25,7 @@ from gpuplane.autoscaler.preferences import (
 )
 from gpuplane.autoscaler.requirements import NodeConditions, merge_requirements, pod_condition
 from gpuplane.autoscaler.volume_limits import AttachedVolume, alike
-from gpuplane.autoscaler.volumes import VolumeTerms
+from gpuplane.autoscaler.volumes import VolumeFacts, VolumeTerms, claims_of, volume_terms
 from gpuplane.sharing.request import Request, kind_of, request_of
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput
@@ -130,9 +130,23 @@ def read_pod(pod: Mapping[str, Any]) -> PodReading:
     return PodReading(info, request, trouble)
 
 
-def read_asks(pods: Iterable[Mapping[str, Any]], rules: PreferenceRules = RESPECTED) -> list[PodAsk]:
-    """Read pod objects, the largest first: by CPU, memory, age, name. Raises InvalidInput for an invalid quantity."""
-    return asks_of([read_pod(pod) for pod in pods], rules=rules)
+def read_asks(
+    pods: Iterable[Mapping[str, Any]], rules: PreferenceRules = RESPECTED, volumes: VolumeFacts | None = None
+) -> list[PodAsk]:
+    """Read pod objects, the largest first: by CPU, memory, age, name. Raises InvalidInput for an invalid quantity.
+
+    Args:
+        volumes: those of the cluster; without them the pods' volumes may be anywhere.
+    """
+    return asks_of([_with_volumes(pod, read_pod(pod), volumes) for pod in pods], rules=rules)
+
+
+def _with_volumes(pod: Mapping[str, Any], read: PodReading, volumes: VolumeFacts | None) -> PodReading:
+    claims = claims_of(pod["metadata"]["name"], pod["spec"]) if volumes is not None else ()
+    if volumes is None or not claims:
+        return read
+    terms, trouble = volume_terms(read.info.namespace, claims, volumes)
+    return read._replace(trouble=read.trouble or trouble, volumes=terms)
 
 
 def asks_of(

@@ -17,8 +17,10 @@ from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.api.karpenter_checks import is_class, is_pool, read_class, read_pool
 from gpuplane.api.nodeoverlay import NodeOverlay, is_overlay, read_overlay
 from gpuplane.autoscaler.asks import read_pod
+from gpuplane.autoscaler.manifest_volumes import VOLUME_KINDS, volumes_of, with_templates
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.autoscaler.policies import plugin_environment, policy_sharing
+from gpuplane.autoscaler.volumes import VolumeFacts, claims_of
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput
 
@@ -38,6 +40,7 @@ class NodeQuestion(msgspec.Struct, frozen=True):
     daemons: tuple[dict[str, Any], ...] = ()
     sharing: SharingSettings = SharingSettings()
     overlays: tuple[NodeOverlay, ...] = ()
+    volumes: VolumeFacts = VolumeFacts(complete=False)
     others: tuple[str, ...] = ()
 
 
@@ -51,6 +54,8 @@ def read_question(objects: Iterable[Any]) -> NodeQuestion:
     maps: dict[str, dict[str, str]] = {}
     values: list[Mapping[str, Any]] = []
     overlays: dict[str, NodeOverlay] = {}
+    volumes: list[Mapping[str, Any]] = []
+    made: list[Mapping[str, Any]] = []  # claims of templates; those of files count instead
     others: dict[str, None] = {}
     for data in _flattened(objects):
         kind = data.get("kind")
@@ -68,6 +73,8 @@ def read_question(objects: Iterable[Any]) -> NodeQuestion:
             policies.append(_policy(data))
         elif kind == "ConfigMap":
             maps[_name(data)] = {str(key): str(text) for key, text in _fields(data, data, "data").items()}
+        elif kind in VOLUME_KINDS:
+            volumes.append(data)
         elif is_values(data):
             values.append(data)
         elif (count := _replicas(data)) is None:
@@ -75,11 +82,16 @@ def read_question(objects: Iterable[Any]) -> NodeQuestion:
         else:
             if len(pods) + count > _MOST_PODS:
                 raise InvalidInput(f"more than {_MOST_PODS:,} pods", where=_where(data), cure="lower the replicas")
-            pods += [pod for pod in _pods_of(data, count) if not pod["spec"].get("nodeName")]
+            more = _pods_of(data, count)
+            if _fields(data, data, "spec").get("volumeClaimTemplates"):
+                more, claims = with_templates(data, more)
+                made += claims
+            pods += [pod for pod in more if not pod["spec"].get("nodeName")]
     _distinct(pools)
     return NodeQuestion(
         *(tuple(pools), tuple(classes), tuple(pods), tuple(daemons), _sharing(policies, maps, values)),
         tuple(overlays.values()),
+        volumes_of([*made, *volumes]),
         tuple(others),
     )
 
@@ -147,10 +159,14 @@ def _require_pod(data: Mapping[str, Any], pod: Mapping[str, Any]) -> None:
     try:
         msgspec.convert(pod, Pod)
         read_pod(pod)
+        claims_of(pod["metadata"]["name"], pod["spec"])
     except msgspec.ValidationError as error:
         raise InvalidInput(f"its pod: {error}", where=_where(data), cure="gpuplane check names the place") from error
     except InvalidInput as error:
         raise InvalidInput(f"its pod: {error.what}", where=_where(data), cure=error.cure) from error
+    except (AttributeError, TypeError) as error:
+        what, cure = "its pod: its volumes cannot be read", "gpuplane check names the place"
+        raise InvalidInput(what, where=_where(data), cure=cure) from error
 
 
 def _fields(data: Mapping[str, Any], part: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from kubekit.api.kinds import built_in
 from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.scheduling.selectors import NodeTerm, Requirement, compile_node_terms
 
-_WAITS: Final = "WaitForFirstConsumer"
+WAITS: Final = "WaitForFirstConsumer"
 VolumeTerms = tuple[NodeTerm, ...]
 """Alternatives of which a node must satisfy one, for the sake of one volume."""
 
@@ -83,11 +83,25 @@ class VolumeClass(Struct):
 
 
 class VolumeFacts(msgspec.Struct, frozen=True):
-    """The volumes of the cluster; each looks up an object by its key, None for one that is not there."""
+    """The volumes of the cluster; each looks up an object by its key, None for one that is not there.
+
+    `complete`: such an object does not exist, which is a trouble of the pod. Else it is unknown, and its claim binds
+    the pod to no place.
+    """
 
     claim: Callable[[str], WantedVolume | None] = lambda key: None
     volume: Callable[[str], PlacedVolume | None] = lambda name: None
     storage_class: Callable[[str], VolumeClass | None] = lambda name: None
+    complete: bool = True
+
+    def knows(self, namespace: str, named: PodVolumeClaim) -> bool:
+        """Return whether every object is there that says where the volume of a claim may be."""
+        claim = self.claim(f"{namespace}/{named.name}")
+        if claim is None:
+            return named.ephemeral and self.storage_class(named.storage_class) is not None
+        if claim.spec.volume_name:
+            return self.volume(claim.spec.volume_name) is not None
+        return self.storage_class(claim.spec.storage_class_name) is not None
 
 
 # -- the cached parts of objects ---------------------------------------------------------------------------------------
@@ -159,7 +173,7 @@ def volume_terms(
 ) -> tuple[tuple[VolumeTerms, ...], str]:
     """Return what the volumes of a pod ask of its node, and why it can never run; empty if it can."""
     found = []
-    for claim in claims:
+    for claim in claims if facts.complete else [one for one in claims if facts.knows(namespace, one)]:
         terms = _terms_of(namespace, claim, facts)
         if isinstance(terms, str):
             return (), f"its volume claim {claim.name} {terms}"
@@ -189,7 +203,7 @@ def _terms_of_class(name: str, facts: VolumeFacts) -> VolumeTerms | str:
     storage = facts.storage_class(name)
     if storage is None:
         return f"names the storage class {name}, which does not exist"
-    if storage.volume_binding_mode != _WAITS:
+    if storage.volume_binding_mode != WAITS:
         return f"waits for a volume of the class {name}, which binds before a node is chosen"
     return storage.terms
 

@@ -42,6 +42,8 @@ def _why_not(ask: PodAsk, found: PoolOptions, limits: PoolLimits, fits: Compatib
         for terms in ask.volumes:
             if not any(filters.any_term_matches(terms, "", one.facts.labels) for one in found.options):
                 return f"a volume of the pod wants {in_words(terms)}, and no node of the pool would have it"
+        if ask.volumes and not any(_is_where(ask, one) for one in found.options):
+            return "no node of the pool would have what the volumes of the pod want together"
         return "no node of the pool would satisfy the pod's node affinity"
     if (nearest := fits.lacking(ask, found)) is not None:
         refusal = hold_pod(nearest, {}, 0, nearest.gpus, ask)
@@ -57,6 +59,10 @@ def _why_not(ask: PodAsk, found: PoolOptions, limits: PoolLimits, fits: Compatib
         return "no zone satisfies its pod affinity and topology spread together with the pods placed before"
     largest = max(admitted, key=lambda one: (_held(one, ask), one.price))
     return f"no type holds the pod; the nearest is {largest.machine.name}: {refusals[largest.machine.name]}"
+
+
+def _is_where(ask: PodAsk, option: NodeOption) -> bool:
+    return all(filters.any_term_matches(terms, "", option.facts.labels) for terms in ask.volumes)
 
 
 def _held(option: NodeOption, ask: PodAsk) -> int:

@@ -49,6 +49,10 @@ def pool_lines(what: Explanation, screen: Console) -> Iterator[str]:
     if priced := _priced(what):
         yield ""
         yield from prefixed("   ", priced, screen)
+    if what.unread_volumes:
+        kinds = " and ".join(what.unread_volumes)
+        yield ""
+        yield from prefixed("   ", f"Where its volumes are is left out: {kinds} may not be read.", screen)
 
 
 def _bought(answer: PoolAnswer) -> str:

@@ -15,6 +15,7 @@ from gpuplane import names
 from gpuplane.api.manifests import check_text
 from gpuplane.autoscaler.asks import PodAsk, counted_in_gpus, read_asks, selected_values
 from gpuplane.autoscaler.catalogue import InstanceType, aws_catalogue
+from gpuplane.autoscaler.manifest_volumes import unknown_claims
 from gpuplane.autoscaler.manifests import NodeQuestion, read_question
 from gpuplane.autoscaler.options import PoolOptions, make_options
 from gpuplane.autoscaler.overlays import overlaid
@@ -32,6 +33,7 @@ from kubekit.errors import InvalidInput
 from kubekit.scheduling.podinfo import compile_pod
 
 _DUPLICATE: Final = "GP117"
+_MOST_NAMED: Final = 5  # claims in one line
 
 
 def nodes(options: Namespace, screen: Console) -> int:
@@ -43,7 +45,7 @@ def nodes(options: Namespace, screen: Console) -> int:
         raise InvalidInput("no file has a pod that waits", where="--pods", cure="a Pod, a workload, or a CSV of pods")
     catalogue, prices = _catalogue(options)
     rules = preference_rules(True, question.pools)
-    asks = read_asks(question.pods, rules)
+    asks = read_asks(question.pods, rules, question.volumes)
     offers, verdicts = overlaid(_offers(question, catalogue, options, asks), question.overlays)
     for name, verdict in verdicts.items():
         if verdict.reason:
@@ -205,6 +207,9 @@ def _read(options: Namespace, screen: Console) -> NodeQuestion:
     question = read_question(objects)
     if question.others:
         screen.say(f"not part of the question: {', '.join(question.others)}")
+    if unknown := unknown_claims(question.pods, question.volumes):
+        more = f" and {len(unknown) - _MOST_NAMED} more" * (len(unknown) > _MOST_NAMED)
+        screen.say(f"volumes that may be anywhere, by what the files have: {', '.join(unknown[:_MOST_NAMED])}{more}")
     return question
 
 

@@ -137,6 +137,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     # Where no node takes the pod: what each node pool would buy, or why it would not.
     pools: tuple[PoolAnswer, ...] = ()
     priced: str = ""  # date and region of the prices of `pools`
+    unread_volumes: tuple[str, ...] = ()  # kinds without which the zones of its volumes are unknown to `pools`
     buying: Buying | None = None  # where there are node pools
     note: str = ""  # further facts: gates, kube-scheduler's own words, an assignment that is broken
 

@@ -7,7 +7,7 @@ price. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -36,7 +36,7 @@ def pool_market(pool: DeclaredPool, asks: Sequence[PodAsk], region: str) -> Pool
     conditions = pool_conditions(pool.requirements, pool.labels)
     own_zones = _listed(conditions, karpenter.ZONE_LABEL)
     selected = selected_values(asks)
-    wanted = {*own_zones, *selected.get(karpenter.ZONE_LABEL, ())}
+    wanted = {*own_zones, *selected.get(karpenter.ZONE_LABEL, ()), *_zones_of_volumes(asks)}
     guesses = [
         *sorted(_listed(conditions, REGION_LABEL)),
         *_regions_of(own_zones),
@@ -63,6 +63,14 @@ def _with_spot() -> tuple[InstanceType, ...]:
 def _listed(conditions: NodeConditions, key: str) -> frozenset[str]:
     condition = conditions.get(key)
     return condition.values if condition is not None and not condition.complement else frozenset()
+
+
+def _zones_of_volumes(asks: Iterable[PodAsk]) -> Iterator[str]:
+    for ask in asks:
+        for term in (term for terms in ask.volumes for term in terms):
+            for one in term.expressions:
+                if one.key == karpenter.ZONE_LABEL and one.operator == "In":
+                    yield from one.values
 
 
 def _regions_of(zones: Iterable[str]) -> list[str]:

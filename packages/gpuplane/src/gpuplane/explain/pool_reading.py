@@ -35,17 +35,21 @@ from gpuplane.explain.buying import BuyingFacts
 from gpuplane.explain.pool_trouble import pool_trouble
 from gpuplane.explain.pools import PoolFacts
 from gpuplane.explain.reading import listed
+from gpuplane.explain.volume_reading import read_volumes
 from gpuplane.explain.world import Object
 from kubekit.api.core import ConfigMap, DaemonSet, Deployment, Event
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden, NotFound
 
 
-async def read_pool_facts(client: Client, nodes: Iterable[Object] = ()) -> PoolFacts | None:
+async def read_pool_facts(
+    client: Client, nodes: Iterable[Object] = (), pods: Sequence[Object] = ()
+) -> PoolFacts | None:
     """Return the facts about pools; None where there are none, or the user may not read them.
 
     Args:
         nodes: the cluster's, whose label tells the region where the autoscaler's setting does not.
+        pods: those in question, whose volumes are read.
     """
     found: list[Provisioner | NodePool] = []
     for kind in POOL_KINDS:
@@ -56,8 +60,11 @@ async def read_pool_facts(client: Client, nodes: Iterable[Object] = ()) -> PoolF
         return None
     pools = {pool.metadata.name: pool for pool in found}.values()  # of two generations the newer one counts
     classes = await _class_objects(client)
-    policies, daemons, autoscaler = await asyncio.gather(
-        _objects(client, ClusterPolicy), _raw(client, DaemonSet.RESOURCE.path(None)), _autoscaler(client)
+    policies, daemons, autoscaler, volumes = await asyncio.gather(
+        _objects(client, ClusterPolicy),
+        _raw(client, DaemonSet.RESOURCE.path(None)),
+        _autoscaler(client),
+        read_volumes(client, pods),
     )
     overlays = await _objects(client, NodeOverlay) if _has_overlays(autoscaler) else []
     labels = ((node["metadata"].get("labels") or {}).get(REGION_LABEL, "") for node in nodes)
@@ -70,6 +77,8 @@ async def read_pool_facts(client: Client, nodes: Iterable[Object] = ()) -> PoolF
         overlays=[overlay for overlay in overlays if is_applied(overlay)],
         respect_preferences=_settings(autoscaler).get("PREFERENCE_POLICY") != "Ignore",
         troubles={pool.metadata.name: why for pool in pools if (why := pool_trouble(pool, classes))},
+        volumes=volumes.facts,
+        unread_volumes=volumes.unread,
     )
 
 

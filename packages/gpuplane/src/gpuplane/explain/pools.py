@@ -18,8 +18,9 @@ from gpuplane.autoscaler.asks import PodAsk, admits_ask, read_asks, selected_val
 from gpuplane.autoscaler.catalogue import REGION_LABEL, SPOT
 from gpuplane.autoscaler.options import PoolOptions, SharingSettings, make_options
 from gpuplane.autoscaler.overlays import apply_overlays
-from gpuplane.autoscaler.preferences import preference_rules
+from gpuplane.autoscaler.preferences import RESPECTED, PreferenceRules, preference_rules
 from gpuplane.autoscaler.purchase import BoughtNode, decide_purchase
+from gpuplane.autoscaler.volumes import VolumeFacts
 from gpuplane.explain.answer import PoolAnswer
 from gpuplane.explain.pod_cures import made_again
 from gpuplane.explain.pool_changes import PoolChange, changes
@@ -38,7 +39,8 @@ class PoolFacts(msgspec.Struct, frozen=True):
 
     `region` is that of the autoscaler, or of the cluster's nodes; empty for an unknown region. `troubles` is pool ->
     why nothing is bought for it at all. `overlays` are the NodeOverlays that count.
-    `respect_preferences` is the autoscaler's setting.
+    `respect_preferences` is the autoscaler's setting. `volumes` are those that pods claim, `unread_volumes` the kinds
+    of their objects that the user may not read.
     """
 
     pools: Sequence[DeclaredPool] = ()
@@ -49,6 +51,8 @@ class PoolFacts(msgspec.Struct, frozen=True):
     troubles: Mapping[str, PoolTrouble] = {}
     overlays: Sequence[NodeOverlay] = ()
     respect_preferences: bool = True
+    volumes: VolumeFacts = VolumeFacts(complete=False)
+    unread_volumes: tuple[str, ...] = ()
 
 
 def pool_answers(pod: Mapping[str, Any], facts: PoolFacts) -> tuple[PoolAnswer, ...]:
@@ -105,7 +109,7 @@ class _Asker:
 
     def answer(self, pod: dict[str, Any], pool: DeclaredPool) -> PoolAnswer:
         offers, why, node = self._decide(pod, pool)
-        region = pool_market(pool, read_asks([pod]), self._facts.region).region
+        region = pool_market(pool, self._read(pod), self._facts.region).region
         if node is None:
             return PoolAnswer(pool.name, why_not=why, region=region)
         option = node.option
@@ -144,7 +148,7 @@ class _Asker:
             if first and why != answer.why_not and why not in rules:
                 rules.append(why)
             if len(done) < _MOST_CHANGES:
-                [ask] = read_asks([now])
+                [ask] = self._read(now)
                 again = changes(now, ask, offers, lambda other, now=now: self._offers(now, other))  # type: ignore[misc]
                 waiting += [((*done, change), first and not at) for at, change in enumerate(again)]
         return msgspec.structs.replace(answer, also_not=tuple(rules), cures=tuple(cures))
@@ -161,7 +165,10 @@ class _Asker:
         return offers, "; ".join(reasons), None
 
     def _asks(self, pod: dict[str, Any], pool: DeclaredPool) -> list[PodAsk]:
-        return read_asks([pod], preference_rules(self._facts.respect_preferences, [pool]))
+        return self._read(pod, preference_rules(self._facts.respect_preferences, [pool]))
+
+    def _read(self, pod: dict[str, Any], rules: PreferenceRules = RESPECTED) -> list[PodAsk]:
+        return read_asks([pod], rules, self._facts.volumes)
 
     def _excluding(self, pod: dict[str, Any], offers: PoolOptions) -> str:
         """Return the requirement of a pool without which it had options, as words; else its trouble."""
@@ -176,7 +183,7 @@ class _Asker:
         return offers.trouble
 
     def _offers(self, pod: dict[str, Any], pool: DeclaredPool) -> PoolOptions:
-        asks = read_asks([pod])
+        asks = self._read(pod)
         market = pool_market(pool, asks, self._facts.region)
         found = make_options(
             pool,

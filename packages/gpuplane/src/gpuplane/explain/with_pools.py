@@ -42,7 +42,7 @@ async def with_pools(
         return list(found)
     from gpuplane.explain.pool_reading import read_buying_facts, read_pool_facts
 
-    facts = await read_pool_facts(client, nodes)
+    facts = await read_pool_facts(client, nodes, [pod for pod, _ in pairs])
     if facts is None:
         return list(found)
     spaces = {pod["metadata"]["namespace"] for pod, _ in pairs}
@@ -61,6 +61,7 @@ def _answered(
     from gpuplane.autoscaler.providers.aws_types import PRICED
     from gpuplane.explain.buying import buying_of
     from gpuplane.explain.pools import pool_answers
+    from gpuplane.explain.volume_reading import claims_of_pod
 
     priced = PRICED
     if facts.overlays:
@@ -70,13 +71,22 @@ def _answered(
     more: dict[str, Explanation] = {}
     for pod, one in pairs:
         meta = pod["metadata"]
-        alike = msgspec.json.encode((pod["spec"], meta.get("labels"), meta.get("annotations"), meta["namespace"]))
+        claims = claims_of_pod(pod)  # those of ephemeral volumes are called as the pod
+        labels, annotations = meta.get("labels"), meta.get("annotations")
+        alike = msgspec.json.encode((pod["spec"], labels, annotations, meta["namespace"], claims))
         if alike not in answers:
             answers[alike] = pool_answers(pod, facts)
         pools = answers[alike]
         ever = one.can_ever_run or any(answer.type for answer in pools)
         buying = buying_of(pod, traces)
-        more[one.pod] = msgspec.structs.replace(one, pools=pools, buying=buying, priced=priced, can_ever_run=ever)
+        more[one.pod] = msgspec.structs.replace(
+            one,
+            pools=pools,
+            buying=buying,
+            priced=priced,
+            can_ever_run=ever,
+            unread_volumes=facts.unread_volumes if claims else (),
+        )
     return more
 
 
