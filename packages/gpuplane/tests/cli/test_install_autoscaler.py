@@ -51,6 +51,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_applied(flags: str, capsy
 
 RIGHT = (
     ("--cloud-env", "AWS_REGION=eu-west-1", "--cloud-env", "FEATURE_GATES=NodeRepair=true"),
+    ("--cloud-env", "FEATURE_GATES=SpotToSpotConsolidation=true,NodeOverlay=true"),
     ("--cloud-env", "AWS_REGION=us-gov-west-1", "--cloud-role", "arn:aws-us-gov:iam::111122223333:role/team/a"),
     ("--cloud-endpoint", "http://127.0.0.1:5000", "--cloud-env", "AWS_REGION=home"),
     ("--cloud-env", "CLUSTER_NAME=a", "--cloud-env", "SERVICE_CIDR=10.0.0.0/16", "--cluster-name", "a"),

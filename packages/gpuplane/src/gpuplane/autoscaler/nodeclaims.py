@@ -33,7 +33,12 @@ _LONGEST_POOL: Final = 50  # characters of the pool's name in that of a claim
 
 
 def launch_options(
-    node: BoughtNode, found: PoolOptions, asks: Mapping[str, PodAsk], limits: PoolLimits
+    node: BoughtNode,
+    found: PoolOptions,
+    asks: Mapping[str, PodAsk],
+    limits: PoolLimits,
+    *,
+    most: int | None = MOST_OPTIONS,
 ) -> tuple[NodeOption, ...]:
     """Return the options that may be launched for a node to buy, the cheapest first; its own option is the first.
 
@@ -41,6 +46,7 @@ def launch_options(
         found: what its pool can buy at this moment.
         asks: the pods by key, with all of their preferences.
         limits: what the other nodes of the same decision leave.
+        most: how many options are returned; None for all of them.
     """
     pods = [asks[key].relaxed(len(node.given_up.get(key, ()))) for key in node.pods]
     own = own_labels(node.option)
@@ -50,7 +56,7 @@ def launch_options(
         dearer = [option for option in found.options if option.price >= node.option.price]
         candidates = [option for option in dearer if own_labels(option) == own and holds_all(option, pods)]
     allowed = [option for option in candidates if option is not node.option and not limits.lacking(option)]
-    return (node.option, *allowed)[:MOST_OPTIONS]
+    return (node.option, *allowed)[:most]
 
 
 def own_labels(option: NodeOption) -> dict[str, str]:

@@ -83,7 +83,9 @@ class AutoscalerProcess:
         self.garbage = InstanceCollector(client, self.watch, provider, self.lives, clock)
         self.pools = PoolStatusController(client, self.watch, self.cloud, clock)
         parts = (client, self.informers)
-        self.disruption = NodeDisruptionController(*parts, self.supply, provider, self._events, clock)
+        self.disruption = NodeDisruptionController(
+            *parts, self.supply, provider, self._events, clock, spot_to_spot=settings.spot_to_spot
+        )
         self.termination = TerminationController(*parts, provider, self._events, clock)
         self.interruptions = InterruptionHandler(*parts, self.supply, provider, self._events, clock)
         self.controllers: list[Controlling] = [

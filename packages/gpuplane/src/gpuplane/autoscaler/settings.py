@@ -11,7 +11,8 @@ from gpuplane.api.durations import duration
 from kubekit.errors import InvalidInput
 
 NODE_OVERLAY: Final = "NodeOverlay"
-_GATES: Final = frozenset(("NodeRepair", NODE_OVERLAY))
+SPOT_TO_SPOT: Final = "SpotToSpotConsolidation"
+_GATES: Final = frozenset(("NodeRepair", NODE_OVERLAY, SPOT_TO_SPOT))
 
 
 class AutoscalerSettings(msgspec.Struct, frozen=True):
@@ -19,7 +20,7 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
 
     `region` is the value of the nodes' region label; empty for an unknown region. `node_repair`: broken nodes are
     restarted, then replaced. `node_overlay`: NodeOverlays change prices and resources. `respect_preferences`: what pods
-    prefer counts, until no node keeps it.
+    prefer counts, until no node keeps it. `spot_to_spot`: a spot node may be replaced by a cheaper spot node.
     """
 
     cluster: str
@@ -29,6 +30,7 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
     node_repair: bool = False
     node_overlay: bool = False
     respect_preferences: bool = True
+    spot_to_spot: bool = False
 
     @property
     def nominated_seconds(self) -> float:
@@ -53,6 +55,7 @@ def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
         "NodeRepair" in gates,
         NODE_OVERLAY in gates,
         _respects(environment),
+        SPOT_TO_SPOT in gates,
     )
 
 

@@ -37,7 +37,7 @@ SETTINGS: Final = {
     "ISOLATED_VPC": "`true`: the network has no way to the price list",
     "PREFERENCE_POLICY": "`Ignore`: what pods prefer buys no other nodes (`Respect`)",
     "FEATURE_GATES": "`NodeRepair=true`: broken nodes are restarted, then replaced; `NodeOverlay=true`: NodeOverlays"
-    " change prices and resources",
+    " change prices and resources; `SpotToSpotConsolidation=true`: spot nodes are replaced by cheaper spot nodes",
 }
 """Name -> meaning. Credentials and every other `AWS_` name that boto3 reads are settings too."""
 

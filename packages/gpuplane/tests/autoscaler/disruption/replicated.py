@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from gpuplane.api import nodeclaim
-from tests.support.autoscaler_world import AutoscalerWorld
+from gpuplane.autoscaler.catalogue import InstanceType
+from tests.support.autoscaler_world import TYPES, AutoscalerWorld
 
 TYPE = "node.kubernetes.io/instance-type"
 BUDGETS = ("policy", "poddisruptionbudgets")
@@ -16,8 +18,8 @@ BUDGETS = ("policy", "poddisruptionbudgets")
 class Replicated(AutoscalerWorld):
     """A world whose pods have a controller: `wanted` of each kind are there at any time. CPU is the label of a kind."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, machines: Sequence[InstanceType] = tuple(TYPES.values())) -> None:
+        super().__init__(machines)
         self.wanted: list[tuple[int, int, str]] = []  # (pods, GPUs, CPU)
         self.most_running = 0
 

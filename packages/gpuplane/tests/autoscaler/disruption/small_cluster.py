@@ -36,6 +36,7 @@ class SmallCluster:
         self.waiting: list[dict[str, Any]] = []
         self.nodes: dict[str, DisruptableNode] = {}
         self.unready: set[str] = set()
+        self.spot_to_spot = False
         self._pods: dict[str, list[dict[str, Any]]] = {}
 
     def add(self, name: str, machine: str, *pods: dict[str, Any], kind: str = "on-demand", **more: Any) -> None:
@@ -112,7 +113,9 @@ class SmallCluster:
     def round(self) -> ConsolidationRound:
         """Return the facts of one try."""
         nodes, screen = list(self.nodes.values()), RemovalScreen(self.question)
-        return ConsolidationRound(nodes, self.rules, self.room, self.ask, lambda: 0.0, set(), screen=screen)
+        return ConsolidationRound(
+            nodes, self.rules, self.room, self.ask, lambda: 0.0, set(), {}, screen, self.spot_to_spot
+        )
 
 
 def work(name: str, gpus: int = 1, **more: Any) -> dict[str, Any]:

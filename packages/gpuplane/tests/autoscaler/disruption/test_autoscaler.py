@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gpuplane.autoscaler.disruption.replacement import GATE_CLOSED
 from gpuplane.autoscaler.providers.provider import ResolvedClass
 from packages.gpuplane.tests.autoscaler.disruption.replicated import (
     TYPE,
@@ -14,7 +15,7 @@ from packages.gpuplane.tests.autoscaler.disruption.replicated import (
     disruption_reasons,
     machines,
 )
-from tests.support.autoscaler_world import CLAIMS
+from tests.support.autoscaler_world import CLAIMS, TYPES
 from tests.support.fake_cloud import ZONES
 
 
@@ -64,6 +65,38 @@ async def test_a_node_that_is_too_dear_is_replaced_by_a_cheaper_one(world: Repli
         await world.pass_time(60)
         assert [key[0] for key in process.disruption.writer.disrupted] == ["underutilized"]
     assert len(world.cloud.launched) == 2
+
+
+@pytest.mark.parametrize("gate", [False, True])
+async def test_a_spot_node_that_is_too_dear_is_replaced_by_spot_with_the_gate_only(gate: bool) -> None:
+    spot = [msgspec.structs.replace(one, prices=(("spot", one.prices[0][1] * 0.4),)) for one in TYPES.values()]
+    world = Replicated(spot)
+    await world.furnish()
+    world.settings = msgspec.structs.replace(world.settings, spot_to_spot=gate)
+    dear = sorted(spot, key=lambda one: one.prices[0][1])[20:]
+    held = {one.name for one in dear}
+    await add_node_pool(world, *TYPES)
+    world.cloud.closed = {("spot", one.name, zone) for one in spot if one.name not in held for zone in ZONES}
+    world.wanted = [(1, 1, "2")]
+    async with world.autoscaling():
+        await world.until(world.is_settled, seconds=600)
+        [first] = world.cloud.running()
+        world.cloud.closed = set()
+        if not gate:
+            await world.until(lambda: world.events("Unconsolidatable"), seconds=600)
+            await world.pass_time(60)
+            assert GATE_CLOSED in world.events("Unconsolidatable")
+            assert world.cloud.running() == [first]
+            return
+        await world.until(
+            lambda: world.is_settled() and machines(world) != [first.machine] and len(world.cloud.running()) == 1,
+            seconds=600,
+        )
+        launched = len(world.cloud.launched)
+        types = {one.machine for one in world.cloud.requests[-1].offerings}
+        assert len(types) == 15 and {one.capacity_type for one in world.cloud.requests[-1].offerings} == {"spot"}
+        await world.pass_time(600)
+        assert len(world.cloud.launched) == launched, "no node is replaced again for a little less"
 
 
 async def test_pods_of_two_nodes_move_together(world: Replicated) -> None:

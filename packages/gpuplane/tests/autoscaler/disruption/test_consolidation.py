@@ -20,9 +20,9 @@ from gpuplane.autoscaler.disruption.consolidation import (
     decide_consolidation,
 )
 from gpuplane.autoscaler.disruption.removal import RemovalOutcome, plan_drifted
-from gpuplane.autoscaler.disruption.replacement import TOO_DEAR
+from gpuplane.autoscaler.disruption.replacement import GATE_CLOSED, TOO_DEAR
 from packages.gpuplane.tests.autoscaler.disruption.small_cluster import EVERYTHING, SmallCluster, work
-from packages.gpuplane.tests.autoscaler.worlds import AWS, pool, types_named
+from packages.gpuplane.tests.autoscaler.worlds import AWS, pool, requirement, types_named
 
 
 def spot_types() -> list[object]:
@@ -144,12 +144,61 @@ def test_nothing_is_replaced_by_its_like() -> None:
 def test_a_spot_node_is_not_replaced_by_a_spot_node_but_an_on_demand_node_is() -> None:
     cluster = SmallCluster(catalogue=spot_types())
     cluster.add("a", "g4dn.12xlarge", work("p1"), kind="spot")
-    assert decide_consolidation(cluster.round()) is None
+    facts = cluster.round()
+    assert decide_consolidation(facts) is None
+    assert facts.why == {"a": GATE_CLOSED}
 
     cluster.add("a", "g4dn.xlarge", work("p1"))
     move = decide_consolidation(cluster.round())
     assert move is not None
     assert {option.capacity_type for option in move[1][0].options} == {"spot"}
+
+
+def spot_cluster() -> SmallCluster:
+    every = requirement("node.kubernetes.io/instance-type", "Exists")
+    cluster = SmallCluster(pool("gpu", every), catalogue=spot_types())
+    cluster.spot_to_spot = True
+    return cluster
+
+
+def test_the_gate_lets_one_spot_node_be_replaced_by_the_cheapest_types() -> None:
+    cluster = spot_cluster()
+    cluster.add("a", "p3.8xlarge", work("p1"), kind="spot")
+
+    move = decide_consolidation(cluster.round())
+
+    assert move is not None
+    (node,) = move[1]
+    assert len({one.machine.name for one in node.options}) == 15
+    assert {one.capacity_type for one in node.options} == {"spot"}
+    assert confirm_move(move[0], cluster.round()) is not None
+    cluster.take(move)
+    facts = cluster.round()
+    assert decide_consolidation(facts) is None
+
+
+def test_spot_nodes_are_replaced_by_one_node_where_several_would_cost_less() -> None:
+    cluster = spot_cluster()
+    cluster.add("a", "p3.16xlarge", *(work(f"p{number}") for number in range(4)), kind="spot")
+
+    move = decide_consolidation(cluster.round())
+
+    assert move is not None
+    (node,) = move[1]
+    assert len(node.pods) == 4
+    assert all(one.machine.gpus >= 4 for one in node.options)
+
+
+def test_several_spot_nodes_become_one_though_few_types_are_cheaper() -> None:
+    cluster = SmallCluster(catalogue=spot_types())
+    cluster.spot_to_spot = True
+    for name in ("a", "b", "c"):
+        cluster.add(name, "g4dn.4xlarge", work(f"p-{name}", 0), kind="spot")
+
+    move = decide_consolidation(cluster.round())
+
+    assert move is not None
+    assert (len(move[0].nodes), len(move[1])) == (3, 1)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ import msgspec
 from gpuplane.api.karpenter import PoolDisruption
 from gpuplane.autoscaler.disruption.facts import UNDERUTILIZED, DisruptableNode, DisruptionPlan
 from gpuplane.autoscaler.disruption.removal import AskRemoval, ScreenRemoval, ask_always
-from gpuplane.autoscaler.disruption.replacement import TOO_DEAR, cheaper_nodes
+from gpuplane.autoscaler.disruption.replacement import choose_replacements
 from gpuplane.autoscaler.disruption.voluntary import candidates, within_room
 from gpuplane.autoscaler.purchase import BoughtNode
 
@@ -41,7 +41,7 @@ BALANCE: Final = 2.0  # k of the policy Balanced: a move saves at least 1/k of i
 class ConsolidationRound(msgspec.Struct, frozen=True, eq=False):
     """The facts of one try. `now` returns seconds; `seen` are claims that an earlier try got to alone.
 
-    `why` is filled: claim -> why its node cannot go alone.
+    `why` is filled: claim -> why its node cannot go alone. `spot_to_spot`: the gate SpotToSpotConsolidation is open.
     """
 
     nodes: Sequence[DisruptableNode]
@@ -52,6 +52,7 @@ class ConsolidationRound(msgspec.Struct, frozen=True, eq=False):
     seen: set[str]
     why: dict[str, str] = {}
     screen: ScreenRemoval = ask_always
+    spot_to_spot: bool = False
 
 
 ConsolidationMove = tuple[DisruptionPlan, tuple[BoughtNode, ...]]
@@ -174,10 +175,11 @@ def _weigh(nodes: Sequence[DisruptableNode], facts: ConsolidationRound, policy: 
         return f"pod {pod} would find no place" + (f": {reasons[0]}" if reasons else "")
     if outcome.unready:
         return f"its pods would move to {', '.join(outcome.unready[:3])}, which takes no pods yet"
-    bought = cheaper_nodes(outcome.bought, nodes) if outcome.bought else ()
-    bought = cheaper_nodes([outcome.widen(node) for node in bought], nodes) if bought else ()
-    if len(bought) < len(outcome.bought):
-        return TOO_DEAR
+    bought: tuple[BoughtNode, ...] | str = ()
+    if outcome.bought:
+        bought = choose_replacements(outcome, nodes, spot_to_spot=facts.spot_to_spot)
+    if isinstance(bought, str):
+        return bought
     saved = sum(node.price or 0.0 for node in nodes) - sum(node.option.price for node in bought)
     if not all(_is_balanced(pool, nodes, saved, facts) for pool in {node.pool for node in nodes}):
         return f"it would save {saved:.3f} $/h, which is not worth the disruption by the policy {BALANCED}"

@@ -49,6 +49,8 @@ class NodeDisruptionController:
         provider: CloudProvider,
         recorder: EventRecorder,
         clock: Clock,
+        *,
+        spot_to_spot: bool = False,
     ) -> None:
         self.writer = DisruptionWriter(client, recorder, clock)
         self.figures = DisruptionFigures()
@@ -59,7 +61,9 @@ class NodeDisruptionController:
         self._pods = informers.of(Pod)
         self._budgets = informers.of(EvictionBudget)
         self._execution = PlanExecution(self._claims, self._nodes, self.writer, self.figures, clock)
-        self._decisions = DisruptionDecisions(supply, self._claims, self.figures, recorder, clock)
+        self._decisions = DisruptionDecisions(
+            supply, self._claims, self.figures, recorder, clock, spot_to_spot=spot_to_spot
+        )
         index_objects(informers)
         self.controller = Controller(
             "disruption",

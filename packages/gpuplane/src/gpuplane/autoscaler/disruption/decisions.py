@@ -60,6 +60,8 @@ class DisruptionDecisions:
         figures: DisruptionFigures,
         recorder: EventRecorder,
         clock: Clock,
+        *,
+        spot_to_spot: bool = False,
     ) -> None:
         self.proposed: tuple[DisruptionPlan, float] | None = None
         self._supply = supply
@@ -67,6 +69,7 @@ class DisruptionDecisions:
         self._figures = figures
         self._blocked = BlockedEvents(recorder, clock)
         self._clock = clock
+        self._spot_to_spot = spot_to_spot
         self._fruitless: tuple[Any, float] | None = None
         self._tried: set[str] = set()
 
@@ -161,7 +164,14 @@ class DisruptionDecisions:
         prices = world.prices()
         priced = [msgspec.structs.replace(node, price=prices.get(node.node)) for node in nodes]
         facts = ConsolidationRound(
-            priced, rules, room, asking(world), time.monotonic, self._tried, screen=world.screen()
+            priced,
+            rules,
+            room,
+            asking(world),
+            time.monotonic,
+            self._tried,
+            screen=world.screen(),
+            spot_to_spot=self._spot_to_spot,
         )
         return facts, world
 
