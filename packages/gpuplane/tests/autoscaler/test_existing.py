@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane import names
+from gpuplane.autoscaler import existing as existing_nodes
 from gpuplane.autoscaler.asks import asks_of, read_asks, read_pod
-from gpuplane.autoscaler.existing import ExistingNode
+from gpuplane.autoscaler.existing import ExistingNode, NodeFilling
 from gpuplane.autoscaler.purchase import decide_purchase
 from gpuplane.sharing.node import LedgerGPU, empty
-from kubekit.scheduling.podinfo import NodeFacts, compile_pod
+from kubekit.scheduling.podinfo import NodeFacts, NodeTaint, compile_pod
 from packages.gpuplane.tests.autoscaler.worlds import REPLICAS, T4, options_of, pod, pods, pool, shares_pool
 
 
@@ -98,3 +101,99 @@ def test_no_node_is_filled_beyond_what_is_free_and_every_pod_is_answered_once(fr
         )
     bought = [key for one in answer.nodes for key in one.pods]
     assert sorted([*bought, *answer.placed, *answer.waiting]) == sorted(wanted)
+
+
+HOST = "kubernetes.io/hostname"
+
+
+def spread(app: str, number: int, **fields: Any) -> dict[str, Any]:
+    """A pod of an application whose pods are spread over nodes."""
+    selects = {"labelSelector": {"matchLabels": {"app": app}}}
+    constraint = {"maxSkew": 1, "topologyKey": HOST, "whenUnsatisfiable": "DoNotSchedule", **selects}
+    fields.setdefault("topologySpreadConstraints", [constraint])
+    return pod(f"{app}-{number}", labels={"app": app}, **fields)
+
+
+def test_a_full_node_is_asked_once_by_pods_that_differ_in_their_company_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = {"cpu": 4000, "memory": 1 << 34, "pods": 0}
+    existing = [node(f"n{number}", free=full) for number in range(40)]
+    asks = read_asks([spread(f"app-{number // 2}", number) for number in range(50)])
+    asked = []
+    real = existing_nodes.hold_pod
+
+    def counting(place: Any, *rest: Any) -> Any:
+        asked.append(place)
+        return real(place, *rest)
+
+    monkeypatch.setattr(existing_nodes, "hold_pod", counting)
+    filling = NodeFilling(existing)
+    assert not any(filling.add(ask, None, None) for ask in asks)
+    assert len(asked) == len(existing)
+
+
+class ForgetfulFilling(NodeFilling):
+    """The filling that asks every node for every pod."""
+
+    def add(self, *arguments: Any) -> bool:
+        self._left.clear()
+        return super().add(*arguments)
+
+
+def anti(app: str) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": HOST}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+many_pods = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["500m", "1500m"]),
+        st.sampled_from(["spread", "anti", "port", "zone", "plain", "tolerant", "gpu"]),
+    ),
+    min_size=1,
+    max_size=14,
+)
+many_nodes = st.lists(
+    st.tuples(st.integers(0, 4000), st.integers(0, 2), st.sampled_from(["a", "b"]), st.booleans(), st.booleans()),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(many_pods, many_nodes)
+def test_what_a_full_node_refused_changes_no_decision(wanted: list[Any], there: list[Any]) -> None:
+    forms: dict[str, dict[str, Any]] = {
+        "spread": {},
+        "plain": {"topologySpreadConstraints": []},
+        "zone": {"nodeSelector": {"zone": "a"}},
+        "tolerant": {"tolerations": [{"operator": "Exists"}]},
+        "gpu": {"gpus": 1},
+    }
+    made = []
+    for number, (app, cpu, form) in enumerate(wanted):
+        fields = forms.get(form) or (anti(app) if form == "anti" else {})
+        one = spread(app, number, cpu=cpu, **fields)
+        if form == "port":
+            one["spec"]["containers"][0]["ports"] = [{"hostPort": 80, "containerPort": 80}]
+        made.append(one)
+    asks = read_asks(made)
+    tainted = NodeTaint("busy", "", "NoSchedule")
+    existing = [
+        node(
+            f"n{number}",
+            free={"cpu": cpu, "memory": 1 << 34, "pods": 29, names.GPU_RESOURCE: gpus},
+            labels={"zone": zone},
+            taints=(tainted,) if taint else (),
+            initialized=initialized,
+        )
+        for number, (cpu, gpus, zone, taint, initialized) in enumerate(there)
+    ]
+    offers = options_of(asks, pool(labels={"zone": "a"}))
+    answer = decide_purchase(asks, offers, existing)
+    with mock.patch("gpuplane.autoscaler.filling.NodeFilling", ForgetfulFilling):
+        whole = decide_purchase(asks, offers, existing)
+    assert msgspec.structs.replace(answer, nodes=()) == msgspec.structs.replace(whole, nodes=())
+    assert [(one.option, one.pods, one.options) for one in answer.nodes] == [
+        (one.option, one.pods, one.options) for one in whole.nodes
+    ]

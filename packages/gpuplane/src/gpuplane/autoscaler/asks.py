@@ -53,6 +53,7 @@ class AskStep(msgspec.Struct, frozen=True, eq=False):
     number: int
     free: bool
     place: int
+    room: int
     company: int
     wanted: PodInfo
     avoids: bool
@@ -62,8 +63,9 @@ class AskStep(msgspec.Struct, frozen=True, eq=False):
 class PodAsk(msgspec.Struct, frozen=True, eq=False):
     """A pod that waits. `number` is equal for pods of one kind; `trouble` is why it can never run.
 
-    `place` is equal for pods that labels and taints of nodes admit in the same way. `company` is equal for pods that
-    also depend on others in the same way, whatever they request; 0 for free pods.
+    `place` is equal for pods that labels and taints of nodes admit in the same way. `room` is equal for pods that
+    also request the same: if a node lacks room for one, it lacks room for all. `company` is equal for pods of one
+    `place` that depend on others in the same way, whatever they request; 0 for free pods.
 
     `wanted` is a pod of the kind with the preferences that still count, each of them as a requirement; with `avoids`
     PreferNoSchedule taints count as well. `given_up` are the other preferences, as words. `later` are the steps in
@@ -76,6 +78,7 @@ class PodAsk(msgspec.Struct, frozen=True, eq=False):
     free: bool
     trouble: str
     place: int
+    room: int
     company: int
     wanted: PodInfo
     avoids: bool = False
@@ -105,6 +108,7 @@ def _ask(pod: PodReading, steps: tuple[AskStep, ...]) -> PodAsk:
         step.free,
         pod.trouble,
         step.place,
+        step.room,
         step.company,
         step.wanted,
         step.avoids,
@@ -192,6 +196,7 @@ class _Kinds:
         self._numbers: dict[bytes, int] = {}
         self._companies: dict[bytes, int] = {}
         self._places: dict[bytes, int] = {}
+        self._rooms: dict[bytes, int] = {}
         self._relaxing: dict[bytes, tuple[AskStep, ...]] = {}
 
     def steps(self, pod: PodReading) -> tuple[AskStep, ...]:
@@ -226,9 +231,10 @@ class _Kinds:
             others = (affinity.pod_required, affinity.anti_required, affinity.pod_preferred, affinity.anti_preferred)
             depends = (place, others, info.spread, info.ports, info.namespace, sorted(info.labels.items()))
             company = _number(self._companies, depends) + 1
-        kind = (place, info.requests, pod.request, company, pod.trouble, alike(pod.attached))
-        number = _number(self._numbers, kind)
-        return AskStep(number, free, place, company, info, step.avoids, step.given_up)
+        wanted = (place, info.requests, pod.request, info.ports, alike(pod.attached))
+        room = _number(self._rooms, wanted)
+        number = _number(self._numbers, (room, company, pod.trouble))
+        return AskStep(number, free, place, room, company, info, step.avoids, step.given_up)
 
 
 def _number(known: dict[bytes, int], what: object) -> int:

@@ -150,10 +150,15 @@ class DomainCache(SchedulerCache):
             for namespace in ("",) if anywhere else term.namespaces:
                 self._about.setdefault(namespace, []).append(sums)
             for namespace in self._pods_in if anywhere else term.namespaces:
+                known: dict[int, bool] = {}  # the pods of one workload share their labels, and so the answer
                 for pod in self._pods_in.get(namespace, {}).values():
                     value = domains.places.get(pod.node_name)
-                    if value is not None and sums.counts(pod):
-                        sums.pods[value] += 1
+                    if value is None or (live_only and pod.terminating):
+                        continue
+                    selected = known.get(id(pod.labels))
+                    if selected is None:
+                        selected = known[id(pod.labels)] = term.selects(pod.namespace, pod.labels, {})
+                    sums.pods[value] += selected
         return sums.pods
 
     def _domains_of(self, key: str, eligible: EligibleNodes) -> _Domains:

@@ -96,8 +96,9 @@ class NodeFilling:
     def __init__(self, existing: Iterable[ExistingNode]) -> None:
         ordered = sorted(existing, key=lambda node: (not node.initialized, node.name))
         self._nodes: Sequence[_FilledNode] = [_FilledNode(node, node.gpus, node.volumes) for node in ordered]
-        # A node only gets fuller: one that refused a kind of pods for its own sake is not asked for that kind again.
-        self._left: dict[int, list[_FilledNode]] = {}
+        # A node only gets fuller: one that refused a pod for its own sake is not asked again by pods of the same
+        # requests, whatever pods they depend on.
+        self._left: dict[int, Sequence[_FilledNode]] = {}
         self.placed: dict[str, str] = {}
 
     def furnish(self, cache: SchedulerCache) -> None:
@@ -113,7 +114,9 @@ class NodeFilling:
         Args:
             check: what the pods that are placed admit, None for a free pod.
         """
-        nodes = self._left.get(ask.number, self._nodes)
+        nodes = self._left.get(ask.room)
+        if nodes is None:
+            nodes = self._left[ask.room] = self._roomy(ask)
         kept: list[_FilledNode] = []
         found = False
         tried = 0
@@ -128,8 +131,16 @@ class NodeFilling:
                 found = True
                 break
         if len(kept) < tried:
-            self._left[ask.number] = [*kept, *nodes[tried:]]
+            self._left[ask.room] = [*kept, *nodes[tried:]]
         return found
+
+    def _roomy(self, ask: PodAsk) -> Sequence[_FilledNode]:
+        """Return the nodes that have what a pod requests. In a full cluster this spares most nodes the other checks."""
+        nodes = self._nodes
+        for name, amount in ask.info.requests.items():
+            if amount and name not in IGNORED:
+                nodes = [one for one in nodes if one.node.free.get(name, 0) - one.requested.get(name, 0) >= amount]
+        return nodes
 
     def _place(self, filled: _FilledNode, after: NodeState | None, ask: PodAsk, cache: SchedulerCache | None) -> None:
         filled.state, filled.count = after, filled.count + 1
