@@ -32,6 +32,8 @@ from tinykube.apiserver.identity import ADMIN
 from tinykube.apiserver.server import ApiServer
 
 CLAIMS = ("karpenter.sh", "nodeclaims")
+_PAUSES = 8
+_PAUSE_SECONDS = 0.005
 ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -104,10 +106,25 @@ class MemoryCloud:
         pass
 
 
-class ClaimedNodes:
-    """An API server with claims, nodes and pods. `changed` is set by each write."""
+class CountingClient(Client):
+    """A client that counts its requests: `sent` all of them, `open` those without an answer yet."""
 
-    def __init__(self, server: ApiServer, client: Client) -> None:
+    sent = 0
+    open = 0
+
+    async def request(self, *arguments: Any, **named: Any) -> bytes:
+        self.sent += 1
+        self.open += 1
+        try:
+            return await super().request(*arguments, **named)
+        finally:
+            self.open -= 1
+
+
+class ClaimedNodes:
+    """An API server with claims, nodes and pods."""
+
+    def __init__(self, server: ApiServer, client: CountingClient) -> None:
         self.server = server
         self.registry = server.registry
         self.client = client
@@ -115,6 +132,7 @@ class ClaimedNodes:
         self.clock = VirtualClock(time.time())  # the API server stamps deletions by the system's clock
         self.informers = SharedInformers(client, self.clock)
         self.events = EventRecorder(client, "test", clock=self.clock)
+        self._activity = (0, 0)
 
     async def add(self, name: str, *, node: bool = True, ready: bool = True, **more: Any) -> None:
         """Add a claim, its instance and, with `node`, its initialized Node. `more`: annotations, spec, image, pool."""
@@ -202,16 +220,24 @@ class ClaimedNodes:
         return next((one for one in found if one["type"] == kind), {})
 
     async def until(self, holds: Callable[[], Any], *, step: float = 1.0, seconds: float = 900.0) -> Any:
-        """Move time until a condition holds, and return its value; at most so many seconds of it."""
+        """Move time until a condition holds, and return its value; at most so many seconds of it.
+
+        Requests and watches are real, so time stands still for them after each step in which there was one.
+        """
         end = self.clock.now() + seconds
+        is_active = True
         while True:
-            for _ in range(8):  # requests are real, so time stands still for them
-                await asyncio.sleep(0.005)
+            for _ in range(_PAUSES if is_active else 1):
+                if is_active:
+                    await asyncio.sleep(_PAUSE_SECONDS)
                 await settle()
                 if value := holds():
                     return value
             assert self.clock.now() < end, f"not in {seconds:g} s; claims {self.registry.list(CLAIMS)}"
+            before = self._activity
             await self.clock.advance(step)
+            self._activity = (self.client.sent, self.registry.store.version)
+            is_active = self.client.open > 0 or self._activity != before
 
     @contextlib.asynccontextmanager
     async def running(self, *tasks: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
@@ -233,7 +259,7 @@ async def claimed_nodes(folder: Path) -> AsyncIterator[ClaimedNodes]:
     server.extensions.identity.add("admin", ADMIN)
     tls = ssl.create_default_context(cafile=str(server.authority))
     endpoint = ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token="admin"), tls=tls)
-    async with Client(endpoint) as client:
+    async with CountingClient(endpoint) as client:
         await client.apply(definition("karpenter.sh", "v1", "nodeclaims", "NodeClaim"), "test")
         cluster = ClaimedNodes(server, client)
         try:

@@ -68,7 +68,7 @@ class RepairController:
                 self._claims,
                 Source(self._nodes, self._claims_of_node),
                 Source(self._gpunodes, lambda found: self._claims_of_name(found.metadata.name)),
-                Source(self._pods, lambda pod: ()),
+                Source(self._pods, self._rebooting_claims_of_pod),
             ],
             self.reconcile,
             workers=WORKERS,
@@ -176,6 +176,12 @@ class RepairController:
     def _claims_of_name(self, name: str) -> Iterable[str]:
         node = self._nodes.get(name)
         return self._claims_of_node(node) if node is not None else ()
+
+    def _rebooting_claims_of_pod(self, pod: Pod) -> Iterable[str]:
+        """Return the claim of a pod's node if that is in repair: a restart waits for the end of the pods."""
+        node = self._nodes.get(pod.spec.node_name) if pod.spec.node_name else None
+        claims = claims_of_node(self._claims.by_index, node) if node is not None else ()
+        return [claim.metadata.name for claim in claims if holds(claim, REBOOTING)]
 
     def _wall(self) -> float:
         return unix_time(self._clock.wall()) or 0.0
