@@ -29,6 +29,7 @@ REGION: Final = "us-east-1"
 CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_REGION": REGION}
 _XMLNS: Final = 'xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"'
 _OVERRIDE: Final = "LaunchTemplateConfigs.1.Overrides."
+_LOOK_SECONDS: Final = 0.01  # until the server sees that it is to end; without it, half a second for each test
 Start = Callable[..., Any]
 
 
@@ -76,6 +77,13 @@ class AwsEndpoint:
         self._faults.clear()
         self.closed.clear()
         self.hidden = 0
+
+    def reset(self) -> None:
+        """Forget everything that was made, and what arrived."""
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")).close()
+        self.made.clear()
+        self._fleets.clear()
+        self.calm()
 
     def client(self, service: str) -> Any:
         """Return a client of the endpoint as any user has it."""
@@ -230,13 +238,12 @@ class _Quiet(WSGIRequestHandler):
 
 @contextmanager
 def aws_endpoint() -> Iterator[AwsEndpoint]:
-    """Serve an endpoint with moto's state empty."""
+    """Serve an endpoint. It begins with what the process's last endpoint left in moto, until `reset`."""
     endpoint = AwsEndpoint()
     server = make_server("127.0.0.1", 0, endpoint, threaded=True, request_handler=_Quiet)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(_LOOK_SECONDS,), daemon=True)
     thread.start()
     endpoint.url = f"http://127.0.0.1:{server.server_port}"
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint.url}/moto-api/reset", method="POST")).close()
     try:
         yield endpoint
     finally:

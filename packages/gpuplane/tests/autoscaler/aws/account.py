@@ -30,9 +30,29 @@ class Account(msgspec.Struct):
 
     endpoint: AwsEndpoint
     ec2: Any
-    subnets: dict[str, str]
-    group: str
-    image: str
+    subnets: dict[str, str] = {}  # zone -> id
+    group: str = ""
+    image: str = ""
+
+    def renew(self) -> None:
+        """Forget everything, and make the things of a cluster: subnets, a group, an image and a launch template."""
+        self.endpoint.reset()
+        self.endpoint.types = TYPES
+        network = self.ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        for number, zone in enumerate(ZONES):
+            block = f"10.0.{number}.0/24"
+            made = self.ec2.create_subnet(
+                VpcId=network, CidrBlock=block, AvailabilityZone=zone, TagSpecifications=_tagged("subnet")
+            )
+            self.subnets[zone] = made["Subnet"]["SubnetId"]
+        tags = _tagged("security-group")
+        made = self.ec2.create_security_group(
+            GroupName="nodes", Description="nodes", VpcId=network, TagSpecifications=tags
+        )
+        self.group = made["GroupId"]
+        self.image = self.new_image("gpu-1")
+        data = {"ImageId": self.image, "SecurityGroupIds": [self.group]}
+        self.ec2.create_launch_template(LaunchTemplateName="karpenter-gpu-demo", LaunchTemplateData=data)
 
     def instances(self, *states: str) -> list[dict[str, Any]]:
         """Return the instances in these states, straight from EC2."""
@@ -49,6 +69,10 @@ class Account(msgspec.Struct):
     def new_image(self, name: str, arch: str = "x86_64", **more: Any) -> str:
         """Register a machine image."""
         return str(self.ec2.register_image(Name=name, Architecture=arch, RootDeviceName="/dev/xvda", **more)["ImageId"])
+
+
+def _tagged(kind: str) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": [TAG]}]
 
 
 def offering(machine: str, price: float, zone: str = ZONES[0], capacity_type: str = "on-demand") -> Offering:

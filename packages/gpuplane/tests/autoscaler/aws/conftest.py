@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane.autoscaler.providers.aws.provider import AwsProvider
 from gpuplane.autoscaler.providers.aws.settings import AwsSettings
-from packages.gpuplane.tests.autoscaler.aws.account import TAG, TYPES, ZONES, Account
+from packages.gpuplane.tests.autoscaler.aws.account import Account
 from tests.support.aws_endpoint import CREDENTIALS, REGION, aws_endpoint
 from tests.support.virtual_time import VirtualClock
 
@@ -21,27 +21,8 @@ def account(monkeypatch: pytest.MonkeyPatch, fast_retries: None) -> Iterator[Acc
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     with aws_endpoint() as endpoint:
         ec2 = endpoint.client("ec2")
-        network = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-        tags = [{"ResourceType": "subnet", "Tags": [TAG]}]
-        subnets = {}
-        for number, zone in enumerate(ZONES):
-            made = ec2.create_subnet(
-                VpcId=network, CidrBlock=f"10.0.{number}.0/24", AvailabilityZone=zone, TagSpecifications=tags
-            )
-            subnets[zone] = made["Subnet"]["SubnetId"]
-        group = ec2.create_security_group(
-            GroupName="nodes",
-            Description="nodes",
-            VpcId=network,
-            TagSpecifications=[{"ResourceType": "security-group", "Tags": [TAG]}],
-        )["GroupId"]
-        endpoint.types = TYPES
-        found = Account(endpoint, ec2, subnets, group, "")
-        found.image = found.new_image("gpu-1")
-        ec2.create_launch_template(
-            LaunchTemplateName="karpenter-gpu-demo",
-            LaunchTemplateData={"ImageId": found.image, "SecurityGroupIds": [group]},
-        )
+        found = Account(endpoint, ec2)
+        found.renew()
         yield found
         ec2.close()
 
