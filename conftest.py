@@ -73,6 +73,9 @@ CLUSTERS = (
     "cluster/",
     "cloud/test_cluster.py",
     "cloud/test_story.py",
+    "cloud/test_node_repair.py",
+    "cloud/test_leaving.py",
+    "cloud/test_demo_cloud.py",
     "pages/",
     "limiter/",
     "limits/test_cluster.py",
@@ -98,6 +101,8 @@ CLUSTERS = (
 LAST_OF_FOLDER = ("story/test_uninstall.py",)
 # Of the others, those that take long.
 LONG = (
+    "autoscaler/aws/",
+    "cloud/test_endpoint.py",
     "driver/test_life.py",
     "toolkit/test_kill.py",
     "toolkit/test_any_configuration.py",
@@ -148,7 +153,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As `--dist loadfile`, but the files that have one cluster for all of them stay on one worker."""
+    """As `--dist loadfile`, but files stay on one worker that have one cluster for all of them, or moto, whose import
+    takes as long as their tests."""
     if config.getvalue("dist") != "loadfile":
         return None
     scheduling = importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)
@@ -158,6 +164,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         if "packages/gpulab/tests/story/" in test and "_demo" not in test
         else "stories"
         if "kubernetes/test_story_" in test
+        else "moto"
+        if "autoscaler/aws/" in test or "gpulab/tests/cloud/test_endpoint.py" in test
         else by_file(test)
     )
     return scheduling

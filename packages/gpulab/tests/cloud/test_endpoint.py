@@ -58,7 +58,9 @@ class Cloud:
 @pytest.fixture(scope="module")
 def started() -> Iterator[Cloud]:
     from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS
+    from moto.moto_api._internal import moto_api_backend
 
+    moto_api_backend.reset()  # what this process's other tests of moto left
     offered = copy.deepcopy(INSTANCE_TYPE_OFFERINGS)
     cloud = Cloud()
     yield cloud
