@@ -96,7 +96,7 @@ class History:
         await self.provider.aclose()
 
 
-@pytest.mark.deadline(100 + EXAMPLES)
+@pytest.mark.deadline(60 + 3 * EXAMPLES)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(step, max_size=5))
 def test_a_claim_has_at_most_one_instance_whatever_fails(account: Account, steps: list[dict[str, Any]]) -> None:
