@@ -34,6 +34,7 @@ from tinykube.apiserver.server import ApiServer
 CLAIMS = ("karpenter.sh", "nodeclaims")
 _PAUSES = 8
 _PAUSE_SECONDS = 0.005
+_QUIET_STEPS = 3  # without a request, after which time flies
 ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -222,11 +223,13 @@ class ClaimedNodes:
     async def until(self, holds: Callable[[], Any], *, step: float = 1.0, seconds: float = 900.0) -> Any:
         """Move time until a condition holds, and return its value; at most so many seconds of it.
 
-        Requests and watches are real, so time stands still for them after each step in which there was one.
+        Requests and watches are real, so time stands still for them after a step in which there was one, and after the
+        next two.
         """
         end = self.clock.now() + seconds
-        is_active = True
+        quiet = 0  # steps without a request
         while True:
+            is_active = quiet < _QUIET_STEPS
             for _ in range(_PAUSES if is_active else 1):
                 if is_active:
                     await asyncio.sleep(_PAUSE_SECONDS)
@@ -237,7 +240,7 @@ class ClaimedNodes:
             before = self._activity
             await self.clock.advance(step)
             self._activity = (self.client.sent, self.registry.store.version)
-            is_active = self.client.open > 0 or self._activity != before
+            quiet = 0 if self.client.open > 0 or self._activity != before else quiet + 1
 
     @contextlib.asynccontextmanager
     async def running(self, *tasks: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
