@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuplane import names
@@ -91,15 +92,22 @@ async def test_a_restart_mends_the_gpus_of_a_bought_node(world: CloudWorld) -> N
             return not tainted and not begun and await healthy(client, name) == "True"
 
         await until(works, seconds=PATIENCE_SECONDS, poll=0.2)
-        second = await until(lambda: running(client), seconds=PATIENCE_SECONDS, poll=0.2)
+        seen: list[str] = []
+        second = await until(
+            lambda: running(client, seen), seconds=PATIENCE_SECONDS, poll=0.2, what="one pod runs", seen=lambda: seen
+        )
         assert second.spec.node_name == name and second.metadata.uid != first.metadata.uid, "it was evicted before"
         assert [one.metadata.uid for one in await client.list(NodeClaim)] == [claim.metadata.uid]
     assert [one["state"] for one in world.bill()["instances"]] == ["running"]
 
 
-async def running(client: Client) -> Pod | None:
-    """Return the pod that runs, once no other is there."""
-    found = [pod for pod in await client.list(Pod, "default") if not pod.metadata.deletion_timestamp]
+async def running(client: Client, seen: list[str] | None = None) -> Pod | None:
+    """Return the pod that runs, once no other is there; `seen` gets what there is. A pod that a kubelet refused because
+    its device plugin was not there yet has ended, and does not count."""
+    pods = await client.list(Pod, "default")
+    found = [pod for pod in pods if not pod.metadata.deletion_timestamp and not pod.status.ended]
+    if seen is not None:
+        seen[:] = [f"{pod.metadata.name}: {msgspec.json.encode(pod.status).decode()}" for pod in found]
     return found[0] if len(found) == 1 and found[0].status.phase == "Running" else None
 
 
