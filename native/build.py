@@ -83,7 +83,7 @@ _SHARED = ("-shared", "-s", "-fPIC", "-fvisibility=hidden", "-Wl,--no-undefined"
 # A driver's library calls its own functions, also where the limiter stands before it.
 _DRIVER = (*_SHARED, "-Wl,-Bsymbolic")
 # A few words of each thread, read by every launch: no call to find them.
-_LIMITER = (*_DRIVER, "-ftls-model=initial-exec", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags")
+_LIMITER = (*_DRIVER, "-ftls-model=initial-exec", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags", "-Wl,-z,origin")
 # Runs on a simulated node too, whose only libc is there (simgpu/machines/root.py); elsewhere the machine's is found.
 _TOOL = ("-s", "-pie", "-fPIE", "-Wl,-rpath,/usr/lib/simhost")
 TARGETS = (
@@ -244,6 +244,7 @@ def _compile(target: Target, arch: str, say: Callable[[str], object]) -> None:
             subprocess.run([*command, *empty, "-o", str(stand_in)], check=True)
             needed = ["-Wl,--no-as-needed", str(stand_in)]
         sources = map(str, target.files())
+        # NB: zig 0.17.0 says "failed to spawn: OutOfMemory" where its linker takes just 59 arguments; one more is fine.
         subprocess.run([*command, *target.flags, "-o", str(fresh), *sources, *needed, *target.libraries], check=True)
         kept.parent.mkdir(exist_ok=True)
         fresh.replace(kept)

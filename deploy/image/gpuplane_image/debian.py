@@ -39,8 +39,11 @@ class Package(NamedTuple):
     digest: str
 
 
-def fetch(names: tuple[str, ...], cache: Path, suite: str = SUITE) -> list[Package]:
-    """The newest versions of the packages in a release of Debian, in the order of `names`. Raises ImageError."""
+def fetch(names: tuple[str, ...], cache: Path, suite: str = SUITE, area: str = "main") -> list[Package]:
+    """The newest versions of the packages in an area of a release of Debian, in the order of `names`.
+
+    Raises ImageError.
+    """
     for program, owner in (("apt-get", "apt"), ("dpkg-deb", "dpkg")):
         if shutil.which(program) is None:
             raise ImageError(
@@ -49,8 +52,9 @@ def fetch(names: tuple[str, ...], cache: Path, suite: str = SUITE) -> list[Packa
             )
     if not KEYRING.is_file():
         raise ImageError(f"{KEYRING} is absent", cure="apt-get install debian-archive-keyring")
-    folder = cache / ("apt" if suite == SUITE else f"apt-{suite}")
-    apt = _apt(folder, suite)
+    words = ("apt", *([suite] if suite != SUITE else []), *([area] if area != "main" else []))
+    folder = cache / "-".join(words)
+    apt = _apt(folder, suite, area)
     _update(apt, folder, suite)
     # From a folder without packages: apt leaves out what lies where it is called.
     answer = _answer([*apt, "download", "--print-uris", *names], cwd=folder)
@@ -116,16 +120,16 @@ def _kept(path: str, only: tuple[str, ...]) -> bool:
     return not any(fnmatchcase(path, pattern) for pattern in _NOT_NEEDED)
 
 
-def _apt(folder: Path, suite: str) -> list[str]:
+def _apt(folder: Path, suite: str, area: str) -> list[str]:
     """apt-get with everything of its own below `folder`."""
     for part in ("lists/partial", "cache/archives/partial"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     (folder / "status").touch()
     trusted = f"[signed-by={KEYRING}]"
     sources = (
-        f"deb {trusted} {MIRROR}/debian {suite} main\n"
-        f"deb {trusted} {MIRROR}/debian {suite}-updates main\n"
-        f"deb {trusted} {MIRROR}/debian-security {suite}-security main\n"
+        f"deb {trusted} {MIRROR}/debian {suite} {area}\n"
+        f"deb {trusted} {MIRROR}/debian {suite}-updates {area}\n"
+        f"deb {trusted} {MIRROR}/debian-security {suite}-security {area}\n"
     )
     file = folder / "sources.list"
     if not file.is_file() or file.read_text() != sources:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,21 @@ class Machine:
                 if stream is not None:
                     with contextlib.suppress(BrokenPipeError):
                         stream.close()
+
+
+def answers_of_all(children: Mapping[str, subprocess.Popen[str]]) -> dict[str, Any]:
+    """Let programs that have called `ready` go on at one moment; return what each gave to `answer` in the end."""
+    for child in children.values():
+        assert child.stdout and child.stderr and child.stdin
+        assert child.stdout.readline(), child.stderr.read()
+    for child in children.values():
+        assert child.stdin
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    outputs = {name: child.communicate(timeout=60) for name, child in children.items()}
+    for name, (output, errors) in outputs.items():
+        assert output, f"{name}: {errors}"
+    return {name: json.loads(output.splitlines()[-1]) for name, (output, _) in outputs.items()}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -84,13 +84,16 @@ def mipmap(size):
     code = code_of("cuMipmappedArrayCreate", byref(handle), byref(wanted), 1)
     return code, lambda: call("cuMipmappedArrayDestroy", handle)
 
+def with_flags(graph, execution):
+    call("cuGraphInstantiateWithFlags", execution, graph, c_uint64(0))
+
 addresses = []  # of graphs' memory
-def graph(size):
+def graph(size, instantiate=with_flags):
     handle, execution, wanted, node = c_void_p(), c_void_p(), Memory(size=size), c_void_p()
     wanted.pool.type = wanted.pool.where = 1
     call("cuGraphCreate", byref(handle), 0)
     call("cuGraphAddMemAllocNode", byref(node), handle, None, c_size_t(0), byref(wanted))
-    call("cuGraphInstantiateWithFlags", byref(execution), handle, c_uint64(0))
+    instantiate(handle, byref(execution))
     addresses.append(c_uint64(wanted.address))
     def free():
         call("cuMemFree_v2", c_uint64(wanted.address))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from gpuplane.limits import page
 from gpuplane.limits.facts import GpuLimit
 from packages.gpuplane.tests.limiter import drivertypes
+from packages.gpuplane.tests.limiter.conftest import answers_of_all
 
 # Launches for a second in one of the ways; each launch is 2 ms of work, 20 percent are allowed.
 LOOP = """
@@ -79,13 +79,7 @@ def shares(machine_type: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[
             children[way] = machine.start(
                 drivertypes.TYPES + LOOP + MEASURE.format(way=way), machine.share("a", core=20)
             )
-        for child in children.values():
-            assert child.stdout.readline(), child.stderr.read()
-        for child in children.values():
-            child.stdin.write("go\n")
-            child.stdin.flush()
-        outputs = {way: child.communicate(timeout=60) for way, child in children.items()}
-        return {way: json.loads(output.splitlines()[-1]) for way, (output, _) in outputs.items()}
+        return answers_of_all(children)
 
 
 @pytest.mark.parametrize("way", WAYS)

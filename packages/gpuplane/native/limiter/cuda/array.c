@@ -1,6 +1,8 @@
 /* Arrays, whose size the driver does not tell beforehand: computed, with rows padded to 512 bytes. */
 #include "cuda.h"
 
+#define LAYERED 0x01u
+#define CUBEMAP 0x04u
 #define WITHOUT_MEMORY 0xc0u /* sparse, or mapped later: their memory comes from cuMemCreate */
 
 static uint64_t element(int format, unsigned channels)
@@ -33,7 +35,7 @@ static uint64_t half(uint64_t size)
 static uint64_t size_of_levels(struct array3d_descriptor level, unsigned levels)
 {
 	uint64_t sum = 0;
-	bool layered = level.flags & 1;
+	bool layered = level.flags & (LAYERED | CUBEMAP); /* whose depth is a number of layers or faces */
 	for (unsigned i = 0; i < levels && i < 64; i++) {
 		uint64_t size = size_of(&level);
 		sum = size > UINT64_MAX - sum ? UINT64_MAX : sum + size;
@@ -76,6 +78,24 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *array, const struct array_descriptor *
 EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const struct array3d_descriptor *wanted)
 {
 	CREATE(cuArray3DCreate_v2, KIND_ARRAY, wanted->flags & WITHOUT_MEMORY ? 0 : size_of(wanted), array, wanted);
+}
+
+/* Of before CUDA 3.2, see legacy.c. */
+EXPORT CUresult cuArrayCreate(CUarray *array, const struct array_descriptor_v1 *wanted)
+{
+	CREATE(cuArrayCreate, KIND_ARRAY,
+	       size_of(&(struct array3d_descriptor){wanted->width, wanted->height, 1, wanted->format, wanted->channels, 0}),
+	       array, wanted);
+}
+
+EXPORT CUresult cuArray3DCreate(CUarray *array, const struct array3d_descriptor_v1 *wanted)
+{
+	CREATE(cuArray3DCreate, KIND_ARRAY,
+	       wanted->flags & WITHOUT_MEMORY
+		       ? 0
+		       : size_of(&(struct array3d_descriptor){wanted->width, wanted->height, wanted->depth, wanted->format,
+							      wanted->channels, wanted->flags}),
+	       array, wanted);
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const struct array3d_descriptor *wanted, unsigned levels)

@@ -1,6 +1,11 @@
 /* Contexts: they cost memory, and take what was allocated in them along when they end. */
 #include "gate.h"
 
+/* Held over the driver's call and the entry in the books: the driver may give the handle of a context that has just ended
+   to a new one at once, and the books know contexts by their handles. */
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+static CUcontext primaries[DEVICES];
+
 /* False: it does not fit. */
 static bool begin(CUdevice device, struct held *cost)
 {
@@ -37,8 +42,11 @@ static CUresult begun(CUresult result, CUcontext context, struct held cost)
 		return REAL(symbol)(__VA_ARGS__);                                                                       \
 	if (!begin(device, &cost))                                                                                      \
 		return CUDA_OUT_OF_MEMORY;                                                                              \
+	pthread_mutex_lock(&guard);                                                                                     \
 	CUresult result = REAL(symbol)(__VA_ARGS__);                                                                    \
-	return begun(result, result == CUDA_SUCCESS ? *context : NULL, cost)
+	result = begun(result, result == CUDA_SUCCESS ? *context : NULL, cost);                                         \
+	pthread_mutex_unlock(&guard);                                                                                   \
+	return result
 
 EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
 {
@@ -55,20 +63,67 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned fl
 	CREATE(cuCtxCreate_v4, device, context, parameters, flags, device);
 }
 
-EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
+/* Of before CUDA 3.2 and 4.0. */
+EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
 {
-	NEED_REAL(cuCtxDestroy_v2);
-	gate_leave(context);
-	CUresult result = REAL(cuCtxDestroy_v2)(context);
-	/* A context that a kernel broke says so here too, and is destroyed all the same. */
-	if (cuda_active && result != CUDA_INVALID_VALUE && result != CUDA_INVALID_CONTEXT && result != CUDA_NOT_INITIALIZED &&
-	    result != CUDA_DEINITIALIZED)
-		memory_drop_context(context);
-	return result;
+	CREATE(cuCtxCreate, device, context, flags, device);
 }
 
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
-static CUcontext primaries[DEVICES];
+/* Contexts that share with graphics: the same memory, and the same limits in them. */
+EXPORT CUresult cuGLCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
+{
+	CREATE(cuGLCtxCreate, device, context, flags, device);
+}
+
+EXPORT CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+	CREATE(cuGLCtxCreate_v2, device, context, flags, device);
+}
+
+EXPORT CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned flags, CUdevice device, unsigned display, void *names)
+{
+	CREATE(cuVDPAUCtxCreate, device, context, flags, device, display, names);
+}
+
+EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device, unsigned display, void *names)
+{
+	CREATE(cuVDPAUCtxCreate_v2, device, context, flags, device, display, names);
+}
+
+/* A second reference would keep a context, and all that it holds, behind the end that is counted here. */
+EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned flags)
+{
+	NEED_REAL(cuCtxAttach);
+	if (!cuda_active)
+		return REAL(cuCtxAttach)(context, flags);
+	say(SAY_ATTACH, "cuCtxAttach is not supported under limits, see cuDevicePrimaryCtxRetain");
+	return CUDA_NOT_SUPPORTED;
+}
+
+static void ended(CUcontext context)
+{
+	memory_drop_context(context);
+	streams_drop(context);
+	captures_drop(context);
+}
+
+/* A context that a kernel broke says so here too, and is destroyed all the same. */
+#define DESTROY(symbol)                                                                                                \
+	EXPORT CUresult symbol(CUcontext context)                                                                       \
+	{                                                                                                               \
+		NEED_REAL(symbol);                                                                                      \
+		gate_leave(context);                                                                                    \
+		pthread_mutex_lock(&guard);                                                                             \
+		CUresult result = REAL(symbol)(context);                                                                \
+		if (cuda_active && result != CUDA_INVALID_VALUE && result != CUDA_INVALID_CONTEXT &&                    \
+		    result != CUDA_NOT_INITIALIZED && result != CUDA_DEINITIALIZED)                                     \
+			ended(context);                                                                                 \
+		pthread_mutex_unlock(&guard);                                                                           \
+		return result;                                                                                          \
+	}
+DESTROY(cuCtxDestroy_v2)
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDetach)
 
 void context_forget(void)
 {
@@ -98,26 +153,29 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	return result;
 }
 
-/* After a release or reset: if the primary context is no more, nothing of it is. */
+/* After a release or reset: if the primary context is no more, nothing of it is. Called with the guard held. */
 static CUresult primary_left(CUresult result, CUdevice device)
 {
 	unsigned flags;
 	int alive = 1;
-	if (cuda_gpu(device) < 0)
+	if (cuda_gpu(device) < 0 || !primaries[device])
 		return result;
-	pthread_mutex_lock(&guard);
-	if (primaries[device] && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &alive) == CUDA_SUCCESS && !alive) {
-		memory_drop_context(primaries[device]);
+	if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &alive) == CUDA_SUCCESS && !alive) {
+		ended(primaries[device]);
 		primaries[device] = NULL;
 	}
-	pthread_mutex_unlock(&guard);
 	return result;
 }
 
 static void primary_leaves(CUdevice device)
 {
-	if (cuda_gpu(device) >= 0 && primaries[device])
-		gate_leave(primaries[device]);
+	if (cuda_gpu(device) < 0)
+		return;
+	pthread_mutex_lock(&guard);
+	CUcontext context = primaries[device];
+	pthread_mutex_unlock(&guard);
+	if (context)
+		gate_leave(context);
 }
 
 #define PRIMARY(symbol)                                                                                                \
@@ -125,7 +183,10 @@ static void primary_leaves(CUdevice device)
 	{                                                                                                               \
 		NEED_REAL(symbol);                                                                                      \
 		primary_leaves(device);                                                                                 \
-		return primary_left(REAL(symbol)(device), device);                                                      \
+		pthread_mutex_lock(&guard);                                                                             \
+		CUresult result = primary_left(REAL(symbol)(device), device);                                           \
+		pthread_mutex_unlock(&guard);                                                                           \
+		return result;                                                                                          \
 	}
 PRIMARY(cuDevicePrimaryCtxRelease)
 PRIMARY(cuDevicePrimaryCtxRelease_v2)

@@ -19,8 +19,6 @@ enum {
 	CUDA_NOT_READY = 600,
 	CUDA_NOT_SUPPORTED = 801,
 	CUDA_SYSTEM_NOT_READY = 802,
-	CUDA_CAPTURE_INVALIDATED = 901,
-	CUDA_CAPTURE_UNJOINED = 904,
 };
 
 typedef int CUdevice;
@@ -72,6 +70,18 @@ struct array3d_descriptor {
 	unsigned channels, flags;
 };
 
+struct array_descriptor_v1 {
+	unsigned width, height;
+	int format;
+	unsigned channels;
+};
+
+struct array3d_descriptor_v1 {
+	unsigned width, height, depth;
+	int format;
+	unsigned channels, flags;
+};
+
 struct alloc_node_parameters {
 	struct pool_properties pool;
 	const void *access;
@@ -99,17 +109,16 @@ struct launch_parameters {
 enum real_index {
 #define HOOK(base, version, symbol) INDEX_##symbol,
 #define HOOK_STREAM(base, version, symbol, per_thread) INDEX_##symbol, INDEX_##per_thread,
-#define HOOK_AGAIN(base, version, symbol)
 #define USE(symbol, ...) INDEX_##symbol,
 #include "hooks.def"
 #include "uses.def"
 #undef HOOK
 #undef HOOK_STREAM
-#undef HOOK_AGAIN
 #undef USE
 	REAL_COUNT,
 };
 extern void *real_functions[REAL_COUNT];
+bool real_has(const char *symbol); /* of those above */
 #define HAS(symbol) (real_functions[INDEX_##symbol] != NULL)
 #define REAL(symbol) ((__typeof__(&symbol))real_functions[INDEX_##symbol])
 #define USE(symbol, ...) CUresult symbol(__VA_ARGS__);
@@ -127,7 +136,6 @@ bool cuda_forbidden(CUdevice device);     /* limits hold, and this GPU is not am
 int cuda_current(CUcontext *context);     /* the current context and its GPU, as above */
 /* The device of a stream, or the current one; -1 if there is none. */
 CUdevice cuda_stream_device(CUstream stream);
-bool cuda_capturing(CUstream stream, bool per_thread);
 
 /* track.c: what this process holds, by handle. */
 enum kind { KIND_ADDRESS = 1, KIND_CONTEXT, KIND_ARRAY, KIND_MIPMAP, KIND_HANDLE, KIND_MAPPING, KIND_EXEC, KIND_STREAM_ORDERED };
@@ -148,6 +156,9 @@ uint64_t memory_rounded(uint64_t size);
 bool memory_take(int gpu, uint64_t bytes); /* counts the refusal */
 /* Second phase: keeps what was taken if `result` is success, gives it back otherwise; returns `result`. */
 CUresult memory_settle(CUresult result, enum kind kind, uint64_t key, struct held held);
+/* The end of an address, which was taken out of the table if it was `ours`: gives `held` back, or keeps it if the driver
+   has refused; returns `result`. */
+CUresult memory_freed(CUresult result, bool ours, CUdeviceptr address, struct held held);
 void memory_drop_context(CUcontext context);
 
 /* context.c */

@@ -18,6 +18,8 @@ static void forked(void)
 	handles_forget();
 	context_forget();
 	gate_forget();
+	streams_forget();
+	captures_forget();
 }
 
 static void learn_devices(void)
@@ -106,14 +108,6 @@ CUdevice cuda_stream_device(CUstream stream)
 	if (other)
 		REAL(cuCtxPopCurrent_v2)(&wanted);
 	return device;
-}
-
-bool cuda_capturing(CUstream stream, bool per_thread)
-{
-	int status = 0;
-	if (per_thread && HAS(cuStreamIsCapturing_ptsz))
-		return REAL(cuStreamIsCapturing_ptsz)(stream, &status) == CUDA_SUCCESS && status == 1;
-	return HAS(cuStreamIsCapturing) && REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS && status == 1;
 }
 
 /* What the container holds, after a look at who is still there: memory of the dead is soon free. */

@@ -1,21 +1,14 @@
-/* The slow side of a launch: bounding what is in flight, and waiting for a turn. gate.h says how it fits together. */
+/* The slow side of a launch: waiting for a turn. gate.h explains the whole. */
 #include "gate.h"
 
 #include <string.h>
 #include <time.h>
 
-CUresult cuEventSynchronize(CUevent event);
-
-#define BATCH_MOST 64         /* launches of a thread between two looks; twice that may be in flight */
-#define BATCH_NS 2000000ull   /* and so much work, as far as the last batch tells */
-#define LONG_NS 5000000ull    /* a single launch from here on is waited for: what that costs is little beside it */
 #define LOOK_AGAIN_NS 100000000ull /* whoever has no limit looks that often whether there is one now */
-#define EVENT_FLAGS 3u        /* sleep while waiting, no timing */
 
 struct gate gates[PAGE_GPUS];
 struct gate *gate_only;
 __thread int gate_left, gate_given;
-int gate_captures;
 
 static __thread struct gate *gate_inside; /* whose graph this thread is launching */
 
@@ -66,68 +59,12 @@ void gate_forget(void)
 {
 	gate_only = NULL;
 	gate_left = 0;
-	gate_captures = 0;
 }
 
 void gate_deadline(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until)
 {
 	struct timespec deadline = {(time_t)(until / 1000000000ull), (long)(until % 1000000000ull)};
 	pthread_cond_timedwait(condition, lock, &deadline);
-}
-
-/* What this thread asks of events must not spoil another one's capture. The second call undoes the first. */
-static void relax_capture(void)
-{
-	static __thread int mode = GATE_CAPTURE_RELAXED;
-	if (HAS(cuThreadExchangeStreamCaptureMode))
-		REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-}
-
-static struct gate_context *know(struct gate *gate, CUcontext context)
-{
-	struct gate_context *empty = NULL;
-	for (int i = 0; i < GATE_CONTEXTS; i++) {
-		if (gate->contexts[i].context == context)
-			return &gate->contexts[i];
-		if (!gate->contexts[i].context && !empty)
-			empty = &gate->contexts[i];
-	}
-	if (empty) {
-		*empty = (struct gate_context){.context = context};
-		for (int i = 0; i < 2; i++)
-			if (REAL(cuEventCreate)(&empty->events[i], EVENT_FLAGS) != CUDA_SUCCESS)
-				empty->events[i] = NULL;
-	}
-	return empty;
-}
-
-/* Marks the end of a batch in the stream, and waits until the one before it is done. Where a single launch is long, or
-   nothing is known yet, it waits for this one: a turn must not end with seconds of work queued. */
-static void bound_flight(struct gate *gate, CUcontext context, CUstream stream, bool per_thread, unsigned launched)
-{
-	struct gate_context *known = know(gate, context);
-	if (!known || !known->events[0] || !known->events[1] || !launched)
-		return;
-	int current = known->next;
-	CUevent event = known->events[current], before = known->recorded[!current] ? known->events[!current] : NULL;
-	CUresult result = per_thread && HAS(cuEventRecord_ptsz) ? REAL(cuEventRecord_ptsz)(event, stream)
-								: REAL(cuEventRecord)(event, stream);
-	if (result != CUDA_SUCCESS)
-		return;
-	known->recorded[current] = true;
-	known->next = !current;
-	CUevent last = gate->one_by_one ? event : before;
-	bool busy = last && REAL(cuEventQuery)(last) == CUDA_NOT_READY;
-	pthread_mutex_unlock(&gate->lock);
-	if (busy)
-		REAL(cuEventSynchronize)(last);
-	uint64_t now = clock_now();
-	pthread_mutex_lock(&gate->lock);
-	uint64_t each = (now - gate->batch_at) / launched;
-	uint64_t batch = busy ? BATCH_NS / (each ? each : 1) : (uint64_t)gate->batch * 2;
-	gate->batch_at = now;
-	gate->one_by_one = each >= LONG_NS;
-	gate->batch = gate->one_by_one || !batch ? 1 : batch < BATCH_MOST ? (unsigned)batch : BATCH_MOST;
 }
 
 static void open_gate(struct gate *gate)
@@ -195,19 +132,21 @@ static void refill(struct gate *gate, int gpu, int batch)
 	gate_given = gate_left = batch;
 }
 
-static bool enter(int gpu, CUcontext context, CUstream stream, bool per_thread, bool graph)
+static bool enter(int gpu, CUcontext context, CUstream stream, bool graph)
 {
 	struct gate *gate = &gates[gpu];
-	bool several = gate != gate_only;
+	bool several = gate != gate_only, entered = streams_known(stream) || streams_enter(context, stream, gpu);
 	if (!LOAD(limits->gpus[gpu].core)) {
 		STORE(gate->until, gate_counter() + gate_counts(LOOK_AGAIN_NS));
 		refill(gate, gpu, several ? 1 : 1 << 20);
 		gate_left--;
 		return true;
 	}
-	/* A launch in a capture runs nothing, and waiting could spoil the capture. */
-	if (cuda_capturing(stream, per_thread))
+	/* A launch in a capture runs nothing: the graph is charged when it is launched. */
+	if (captures_hold(stream))
 		return true;
+	if (!entered)
+		return false;
 	pthread_mutex_lock(&gate->lock);
 	if (!ready(gate, gpu)) {
 		bool allowed = gate->unlimited;
@@ -215,12 +154,12 @@ static bool enter(int gpu, CUcontext context, CUstream stream, bool per_thread, 
 		return allowed;
 	}
 	unsigned launched = (unsigned)(gate_given > gate_left ? gate_given - gate_left : 0);
-	relax_capture();
-	if (gate->state == GATE_OPEN && gate_counter() < gate->until && gate_left <= 0 && !LOAD(gate_captures))
-		bound_flight(gate, context, stream, per_thread, launched);
+	int mode = captures_relax();
+	if (gate->state == GATE_OPEN && gate_counter() < gate->until && gate_left <= 0)
+		flight_bound(gate, context, stream, launched);
 	else
-		know(gate, context);
-	relax_capture();
+		flight_know(gate, context);
+	captures_restore(mode);
 	while (!gate->stopping && (gate->state != GATE_OPEN || gate_counter() >= gate->until)) {
 		if (gate->state == GATE_OPEN) /* over, and the keeper is late */
 			gate_deadline(&gate->changed, &gate->lock, clock_now() + 1000000);
@@ -239,20 +178,28 @@ static bool enter(int gpu, CUcontext context, CUstream stream, bool per_thread, 
 	return true;
 }
 
-bool gate_wait(CUstream stream, bool per_thread)
+bool gate_wait(CUstream stream)
 {
 	CUcontext context;
 	int gpu = cuda_current(&context);
-	return gpu < 0 || enter(gpu, context, stream, per_thread, false);
+	return gpu < 0 || enter(gpu, context, stream, false);
 }
 
-bool gate_begin_graph(CUstream stream, bool per_thread)
+bool gate_begin_graph(CUstream stream)
 {
 	CUcontext context;
 	int gpu = cuda_current(&context);
 	gate_given -= gate_left;
 	gate_left = 0;
-	return gpu < 0 || enter(gpu, context, stream, per_thread, true);
+	return gpu < 0 || enter(gpu, context, stream, true);
+}
+
+void gate_mark(CUstream stream)
+{
+	CUcontext context;
+	int gpu = cuda_current(&context);
+	if (gpu >= 0 && LOAD(limits->gpus[gpu].core))
+		streams_mark(context, stream, gpu);
 }
 
 void gate_end_graph(void)
@@ -265,40 +212,4 @@ void gate_end_graph(void)
 	gate->launching--;
 	pthread_cond_broadcast(&gate->work);
 	pthread_mutex_unlock(&gate->lock);
-}
-
-void gate_capture(int change)
-{
-	if (!cuda_active)
-		return;
-	ADD(gate_captures, change);
-	/* A drain that goes on must be over before the capture begins. */
-	for (int i = 0; change > 0 && i < PAGE_GPUS; i++) {
-		pthread_mutex_lock(&gates[i].lock);
-		while (gates[i].syncing)
-			pthread_cond_wait(&gates[i].work, &gates[i].lock);
-		pthread_mutex_unlock(&gates[i].lock);
-	}
-}
-
-void gate_leave(CUcontext context)
-{
-	for (int i = 0; cuda_active && i < PAGE_GPUS; i++) {
-		struct gate *gate = &gates[i];
-		pthread_mutex_lock(&gate->lock);
-		while (gate->syncing)
-			pthread_cond_wait(&gate->work, &gate->lock);
-		for (int k = 0; k < GATE_CONTEXTS; k++) {
-			struct gate_context *known = &gate->contexts[k];
-			if (known->context != context)
-				continue;
-			for (int n = 0; n < 2; n++)
-				if (known->events[n])
-					REAL(cuEventDestroy_v2)(known->events[n]);
-			*known = (struct gate_context){.context = NULL};
-			/* Whoever still launches in it comes by again and is known again. */
-			STORE(gate->until, 0);
-		}
-		pthread_mutex_unlock(&gate->lock);
-	}
 }

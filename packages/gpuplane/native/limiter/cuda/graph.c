@@ -80,10 +80,13 @@ static CUresult launch(launch_function *real, CUgraphExec exec, CUstream stream,
 		if (!pool_take_graph(device, held.bytes, &granted))
 			return CUDA_OUT_OF_MEMORY;
 	}
-	bool allowed = upload || gate_begin_graph(stream, per_thread);
+	CUstream meant = streams_meant(stream, per_thread);
+	bool allowed = upload || gate_begin_graph(meant);
 	CUresult result = allowed ? real(exec, stream) : CUDA_DEVICE_UNAVAILABLE;
-	if (!upload)
+	if (!upload) {
+		gate_launched(meant);
 		gate_end_graph();
+	}
 	if (allocates)
 		pool_settle_graph(device, granted);
 	return result;
@@ -99,40 +102,3 @@ LAUNCH(cuGraphLaunch, false, false)
 LAUNCH(cuGraphLaunch_ptsz, true, false)
 LAUNCH(cuGraphUpload, false, true)
 LAUNCH(cuGraphUpload_ptsz, true, true)
-
-/* While a stream is captured, nothing may be waited for in its context: the gate has to know. */
-static CUresult capture_began(CUresult result)
-{
-	if (result != CUDA_SUCCESS)
-		gate_capture(-1);
-	return result;
-}
-
-#define BEGIN(symbol, parameters, arguments)                                                                           \
-	EXPORT CUresult symbol parameters                                                                               \
-	{                                                                                                               \
-		NEED_REAL(symbol);                                                                                      \
-		gate_capture(1);                                                                                        \
-		return capture_began(REAL(symbol) arguments);                                                           \
-	}
-BEGIN(cuStreamBeginCapture, (CUstream stream), (stream))
-BEGIN(cuStreamBeginCapture_ptsz, (CUstream stream), (stream))
-BEGIN(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode))
-BEGIN(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode))
-#define TO_GRAPH                                                                                                       \
-	(CUstream stream, CUgraph graph, const CUgraphNode *nodes, const void *edges, size_t count, int mode)
-BEGIN(cuStreamBeginCaptureToGraph, TO_GRAPH, (stream, graph, nodes, edges, count, mode))
-BEGIN(cuStreamBeginCaptureToGraph_ptsz, TO_GRAPH, (stream, graph, nodes, edges, count, mode))
-
-#define END(symbol)                                                                                                    \
-	EXPORT CUresult symbol(CUstream stream, CUgraph *graph)                                                         \
-	{                                                                                                               \
-		NEED_REAL(symbol);                                                                                      \
-		CUresult result = REAL(symbol)(stream, graph);                                                          \
-		/* An invalidated capture ends with an error, and has ended. */                                         \
-		if (result == CUDA_SUCCESS || result == CUDA_CAPTURE_INVALIDATED || result == CUDA_CAPTURE_UNJOINED)    \
-			gate_capture(-1);                                                                               \
-		return result;                                                                                          \
-	}
-END(cuStreamEndCapture)
-END(cuStreamEndCapture_ptsz)

@@ -24,24 +24,29 @@ static void drain(struct gate *gate)
 	for (int i = 0; i < GATE_CONTEXTS; i++)
 		if (gate->contexts[i].context)
 			contexts[count++] = gate->contexts[i].context;
+	/* During a capture the driver refuses to wait for contexts. */
+	bool whole = gate->whole = !captures_any();
 	gate->syncing = true;
 	pthread_mutex_unlock(&gate->lock);
-	/* During a capture nothing may be waited for; the turn's time is charged all the same. */
-	for (int i = 0; i < count && !LOAD(gate_captures); i++)
-		if (REAL(cuCtxSetCurrent)(contexts[i]) == CUDA_SUCCESS)
-			REAL(cuCtxSynchronize)();
+	for (int i = 0; i < count; i++) {
+		if (REAL(cuCtxSetCurrent)(contexts[i]) != CUDA_SUCCESS)
+			continue;
+		if (whole && captures_refused(REAL(cuCtxSynchronize)())) {
+			streams_mark_default(contexts[i], gate->turn.gpu);
+			streams_mark_all();
+		}
+		streams_wait(contexts[i]);
+	}
 	if (count)
 		REAL(cuCtxSetCurrent)(NULL);
 	pthread_mutex_lock(&gate->lock);
-	gate->syncing = false;
+	gate->syncing = gate->whole = false;
 }
 
 static void *run_drainer(void *argument)
 {
 	struct gate *gate = argument;
-	int mode = GATE_CAPTURE_RELAXED;
-	if (HAS(cuThreadExchangeStreamCaptureMode))
-		REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+	captures_relax();
 	pthread_mutex_lock(&gate->lock);
 	for (;;) {
 		while (gate->wanted == gate->done || gate->stopping)

@@ -13,9 +13,12 @@
 	EXPORT CUresult symbol parameters                                                                               \
 	{                                                                                                               \
 		NEED_REAL(symbol);                                                                                      \
-		if (!gate_pass(stream, per_thread))                                                                     \
+		CUstream meant = streams_meant(stream, per_thread);                                                     \
+		if (!gate_pass(meant))                                                                                  \
 			return CUDA_DEVICE_UNAVAILABLE;                                                                 \
-		return REAL(symbol)(__VA_ARGS__);                                                                       \
+		CUresult result = REAL(symbol)(__VA_ARGS__);                                                            \
+		gate_launched(meant);                                                                                   \
+		return result;                                                                                          \
 	}
 LAUNCH(cuLaunchKernel, false, stream, KERNEL, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
 LAUNCH(cuLaunchKernel_ptsz, true, stream, KERNEL, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)

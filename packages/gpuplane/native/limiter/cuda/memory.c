@@ -107,20 +107,25 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t w
 	return memory_settle(result, KIND_ADDRESS, result == CUDA_SUCCESS ? *address : 0, held);
 }
 
-EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
+CUresult memory_freed(CUresult result, bool ours, CUdeviceptr address, struct held held)
 {
-	struct held held;
-	NEED_REAL(cuMemFree_v2);
-	if (!cuda_active)
-		return REAL(cuMemFree_v2)(address);
-	/* Out of the table first: another thread may be given the address as soon as the driver has it back. */
-	bool ours = track_take(KIND_ADDRESS, address, &held);
-	CUresult result = REAL(cuMemFree_v2)(address);
 	if (ours && result == CUDA_SUCCESS)
 		slots_give(held.gpu, held.bytes, false);
 	else if (ours)
 		track_put(KIND_ADDRESS, address, held);
-	else if (result == CUDA_SUCCESS)
+	else if (cuda_active && result == CUDA_SUCCESS)
 		pool_freed(address);
 	return result;
 }
+
+/* Out of the table first: another thread may be given the address as soon as the driver has it back. */
+#define FREE(symbol, type)                                                                                             \
+	EXPORT CUresult symbol(type address)                                                                            \
+	{                                                                                                               \
+		struct held held = {0};                                                                                 \
+		NEED_REAL(symbol);                                                                                      \
+		bool ours = cuda_active && track_take(KIND_ADDRESS, address, &held);                                    \
+		return memory_freed(REAL(symbol)(address), ours, address, held);                                        \
+	}
+FREE(cuMemFree_v2, CUdeviceptr)
+FREE(cuMemFree, unsigned) /* of before CUDA 3.2, see legacy.c */

@@ -1,5 +1,6 @@
 /* Stream-ordered allocation: the calls, and those after which pools have given memory back. */
 #include "pool.h"
+#include "streams.h"
 
 CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream), cuMemAllocAsync_ptsz(CUdeviceptr *, size_t, CUstream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
@@ -39,7 +40,7 @@ static CUresult allocate(const struct request *wanted)
 	CUmemoryPool handle = wanted->pool;
 	CUdevice device = cuda_active && wanted->address ? cuda_stream_device(wanted->stream) : -1;
 	/* In a capture it becomes a node of a graph, which takes memory when it is launched. */
-	if (cuda_gpu(device) < 0 || cuda_capturing(wanted->stream, wanted->per_thread) ||
+	if (cuda_gpu(device) < 0 || captures_hold(streams_meant(wanted->stream, wanted->per_thread)) ||
 	    (!wanted->from_pool && REAL(cuDeviceGetMemPool)(&handle, device) != CUDA_SUCCESS))
 		return call_real(wanted);
 	pool_lock();
@@ -84,17 +85,10 @@ ALLOCATE_FROM(cuMemAllocFromPoolAsync_ptsz, true)
 #define FREE(symbol)                                                                                                   \
 	EXPORT CUresult symbol(CUdeviceptr address, CUstream stream)                                                    \
 	{                                                                                                               \
-		struct held held;                                                                                       \
+		struct held held = {0};                                                                                 \
 		NEED_REAL(symbol);                                                                                      \
 		bool ours = cuda_active && track_take(KIND_ADDRESS, address, &held);                                    \
-		CUresult result = REAL(symbol)(address, stream);                                                        \
-		if (ours && result == CUDA_SUCCESS)                                                                     \
-			slots_give(held.gpu, held.bytes, false);                                                        \
-		else if (ours)                                                                                          \
-			track_put(KIND_ADDRESS, address, held);                                                         \
-		else if (cuda_active && result == CUDA_SUCCESS)                                                         \
-			pool_freed(address);                                                                            \
-		return result;                                                                                          \
+		return memory_freed(REAL(symbol)(address, stream), ours, address, held);                                \
 	}
 FREE(cuMemFreeAsync)
 FREE(cuMemFreeAsync_ptsz)

@@ -29,9 +29,15 @@ static void *ask(const char *name, int version, uint64_t flags)
 static void learn(void)
 {
 	for (size_t i = 0; i < hook_count && i < ROWS; i++) {
-		int version = hooks[i].version;
-		real_plain[i] = ask(hooks[i].name, version, FLAG_LEGACY);
-		real_per_thread[i] = ask(hooks[i].name, version < PER_THREAD_VERSION ? PER_THREAD_VERSION : version, FLAG_PER_THREAD);
+		const char *name = hooks[i].name;
+		/* An older driver answers with an older form, a newer one may with a newer: another row, or none of ours. */
+		if (!real_has(hooks[i].symbol))
+			continue;
+		int version = hooks[i].version, late = version < PER_THREAD_VERSION ? PER_THREAD_VERSION : version;
+		real_plain[i] = ask(name, version, FLAG_LEGACY);
+		/* By then the name may mean a newer form, which is another row. */
+		if (ask(name, late, FLAG_LEGACY) == real_plain[i])
+			real_per_thread[i] = ask(name, late, FLAG_PER_THREAD);
 	}
 }
 
@@ -57,7 +63,7 @@ static void substitute(const char *name, void **function)
 EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
 {
 	NEED_REAL(cuGetProcAddress);
-	if (!name || !*name || !function)
+	if (!name || !function)
 		return CUDA_INVALID_VALUE;
 	CUresult result = REAL(cuGetProcAddress)(name, function, version, flags);
 	if (result == CUDA_SUCCESS && *function)
@@ -68,7 +74,7 @@ EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version,
 EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
 	NEED_REAL(cuGetProcAddress_v2);
-	if (!name || !*name || !function)
+	if (!name || !function)
 		return CUDA_INVALID_VALUE;
 	CUresult result = REAL(cuGetProcAddress_v2)(name, function, version, flags, status);
 	if (result == CUDA_SUCCESS && *function)

@@ -2,19 +2,18 @@
 #include "cuda.h"
 
 #include <dlfcn.h>
+#include <string.h>
 
 void *real_functions[REAL_COUNT];
 
 static const char *const names[REAL_COUNT] = {
 #define HOOK(base, version, symbol) [INDEX_##symbol] = #symbol,
 #define HOOK_STREAM(base, version, symbol, per_thread) [INDEX_##symbol] = #symbol, [INDEX_##per_thread] = #per_thread,
-#define HOOK_AGAIN(base, version, symbol)
 #define USE(symbol, ...) [INDEX_##symbol] = #symbol,
 #include "hooks.def"
 #include "uses.def"
 #undef HOOK
 #undef HOOK_STREAM
-#undef HOOK_AGAIN
 #undef USE
 };
 
@@ -30,4 +29,12 @@ __attribute__((constructor)) static void find_real(void)
 	}
 	for (int i = 0; i < REAL_COUNT; i++)
 		real_functions[i] = dlsym(library, names[i]);
+}
+
+bool real_has(const char *symbol)
+{
+	for (int i = 0; i < REAL_COUNT; i++)
+		if (!strcmp(names[i], symbol))
+			return real_functions[i] != NULL;
+	return false;
 }

@@ -5,15 +5,12 @@
 #define HOOK_STREAM(base, version, symbol, per_thread)                                                                 \
 	void symbol(void);                                                                                              \
 	void per_thread(void);
-#define HOOK_AGAIN(base, version, symbol)
 #include "hooks.def"
 #undef HOOK
 #undef HOOK_STREAM
-#undef HOOK_AGAIN
 
-#define HOOK(base, version, symbol) {#base, version, (void *)symbol, (void *)symbol},
-#define HOOK_STREAM(base, version, symbol, per_thread) {#base, version, (void *)symbol, (void *)per_thread},
-#define HOOK_AGAIN HOOK
+#define HOOK(base, version, symbol) {#base, version, #symbol, (void *)symbol, (void *)symbol},
+#define HOOK_STREAM(base, version, symbol, per_thread) {#base, version, #symbol, (void *)symbol, (void *)per_thread},
 const struct hook hooks[] = {
 #include "hooks.def"
 };

@@ -7,6 +7,7 @@
 struct hook {
 	const char *name; /* without _v2, _ptsz */
 	int version;      /* the first CUDA version in which the name means this form */
+	const char *symbol;
 	void *plain, *per_thread;
 };
 extern const struct hook hooks[];

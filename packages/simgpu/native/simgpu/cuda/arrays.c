@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+#define LAYERED 0x01u
+#define CUBEMAP 0x04u
+
 struct array_descriptor {
 	size_t width, height;
 	int format;
@@ -43,6 +46,7 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *result, const struct array3d_descrip
 {
 	NEED(result && wanted && bytes_of(wanted));
 	CONTEXT(context);
+	SAFE();
 	struct array *array = calloc(1, sizeof *array);
 	if (!array)
 		return CUDA_OUT_OF_MEMORY;
@@ -62,6 +66,33 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *result, const struct array_descriptor 
 		result, &(struct array3d_descriptor){wanted->width, wanted->height, 0, wanted->format, wanted->channels, 0});
 }
 
+/* The forms of before CUDA 3.2, with sizes of 32 bits. */
+struct array3d_descriptor_v1 {
+	unsigned width, height, depth;
+	int format;
+	unsigned channels, flags;
+};
+
+struct array_descriptor_v1 {
+	unsigned width, height;
+	int format;
+	unsigned channels;
+};
+
+EXPORT CUresult cuArray3DCreate(CUarray *result, const struct array3d_descriptor_v1 *wanted)
+{
+	NEED(wanted);
+	return cuArray3DCreate_v2(result, &(struct array3d_descriptor){wanted->width, wanted->height, wanted->depth,
+								       wanted->format, wanted->channels, wanted->flags});
+}
+
+EXPORT CUresult cuArrayCreate(CUarray *result, const struct array_descriptor_v1 *wanted)
+{
+	NEED(wanted);
+	return cuArray3DCreate_v2(
+		result, &(struct array3d_descriptor){wanted->width, wanted->height, 0, wanted->format, wanted->channels, 0});
+}
+
 #define ARRAY(array)                                                                                                   \
 	READY();                                                                                                        \
 	if (!(array) || (array)->magic != MAGIC_ARRAY)                                                                  \
@@ -70,6 +101,7 @@ EXPORT CUresult cuArrayCreate_v2(CUarray *result, const struct array_descriptor 
 EXPORT CUresult cuArrayDestroy(CUarray array)
 {
 	ARRAY(array);
+	SAFE();
 	CUresult result = cuda_release(array->address, false);
 	array->magic = 0;
 	free(array);
@@ -97,13 +129,15 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *result, const struct ar
 {
 	NEED(result && wanted && levels && levels < 32 && bytes_of(wanted));
 	CONTEXT(context);
+	SAFE();
 	struct array3d_descriptor level = *wanted;
 	uint64_t sum = 0;
 	for (unsigned i = 0; i < levels; i++) {
 		sum += bytes_of(&level);
 		level.width = level.width > 1 ? level.width / 2 : 1;
 		level.height = level.height > 1 ? level.height / 2 : level.height;
-		level.depth = level.depth > 1 ? level.depth / 2 : level.depth;
+		if (!(level.flags & (LAYERED | CUBEMAP))) /* their depth is a number of layers or faces */
+			level.depth = level.depth > 1 ? level.depth / 2 : level.depth;
 	}
 	struct mipmap *mipmap = calloc(1, sizeof *mipmap);
 	if (!mipmap)
@@ -122,6 +156,7 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 	READY();
 	if (!mipmap || mipmap->magic != MAGIC_MIPMAP)
 		return CUDA_INVALID_HANDLE;
+	SAFE();
 	CUresult result = cuda_release(mipmap->address, false);
 	mipmap->magic = 0;
 	free(mipmap);

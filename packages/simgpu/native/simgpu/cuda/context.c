@@ -8,6 +8,7 @@
 
 static __thread struct context *stack[DEPTH];
 static __thread int depth;
+struct context *cuda_contexts;
 static uint64_t next_id = 1;
 
 CUresult cuda_usable(struct context *context)
@@ -67,7 +68,8 @@ static CUresult create(CUdevice device, unsigned flags, struct context **result)
 		.limits = {1024, 1 << 20, 8 << 20, 2, 2048, 64},
 	};
 	context->legacy = (struct stream){.magic = MAGIC_STREAM, .context = context, .id = 1};
-	context->per_thread = (struct stream){.magic = MAGIC_STREAM, .context = context, .id = 2};
+	context->next = cuda_contexts;
+	cuda_contexts = context;
 	__atomic_add_fetch(&slot->contexts[number], 1, __ATOMIC_SEQ_CST);
 	*result = context;
 	return CUDA_SUCCESS;
@@ -80,7 +82,6 @@ static void destroy(struct context *context)
 	struct simgpu_slot *slot = &cuda_view.state->slots[cuda_view.slot];
 	context->destroyed = true;
 	cuda_wait_callbacks(&context->legacy);
-	cuda_wait_callbacks(&context->per_thread);
 	for (struct stream *stream = context->streams; stream; stream = stream->next)
 		cuda_wait_callbacks(stream);
 	while (context->modules)
@@ -88,6 +89,7 @@ static void destroy(struct context *context)
 	while (context->streams) {
 		struct stream *next = context->streams->next;
 		context->streams->magic = 0;
+		cuda_capture_leave(context->streams);
 		free(context->streams);
 		context->streams = next;
 	}
@@ -236,7 +238,7 @@ EXPORT CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 EXPORT CUresult cuCtxSynchronize(void)
 {
 	CONTEXT(context);
-	CUresult result = cuda_waitable(context, NULL);
+	CUresult result = cuda_capture_wait_all(context);
 	if (result != CUDA_SUCCESS)
 		return result;
 	cuda_wait_context(context);
@@ -249,7 +251,7 @@ EXPORT CUresult cuCtxSynchronize_v2(CUcontext wanted)
 		return cuCtxSynchronize();
 	CUresult result = cuda_usable(wanted);
 	if (result == CUDA_SUCCESS)
-		result = cuda_waitable(wanted, NULL);
+		result = cuda_capture_wait_all(wanted);
 	if (result != CUDA_SUCCESS)
 		return result;
 	cuda_wait_context(wanted);

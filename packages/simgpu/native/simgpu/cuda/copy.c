@@ -6,6 +6,13 @@
 
 enum direction { TO_DEVICE, FROM_DEVICE, ON_DEVICE, BETWEEN_DEVICES };
 
+/* Whether a copy may be made now. In a capture none can be recorded here. */
+static CUresult allowed(CUstream stream, bool wait)
+{
+	CUresult result = cuda_capture_none(stream);
+	return result == CUDA_SUCCESS && wait ? cuda_unsafe() : result;
+}
+
 /* Gives a copy its time on a stream; with `wait` returns when it is done. */
 static CUresult take_time(CUstream handle, uint64_t bytes, enum direction direction, bool wait)
 {
@@ -56,6 +63,9 @@ static CUresult copy(uint64_t to, bool to_host, uint64_t from, bool from_host, s
 	(void)context;
 	if (!size)
 		return CUDA_SUCCESS;
+	CUresult result = allowed(stream, wait);
+	if (result != CUDA_SUCCESS)
+		return result;
 	uint8_t *target = cuda_bytes(to, size, to_host);
 	const uint8_t *source = cuda_bytes(from, size, from_host);
 	NEED(target && source);
@@ -166,6 +176,9 @@ static CUresult copy_rows(struct side to, struct side from, size_t width, size_t
 	(void)context;
 	if (!width || !height || !depth)
 		return CUDA_SUCCESS;
+	CUresult result = allowed(stream, wait);
+	if (result != CUDA_SUCCESS)
+		return result;
 	NEED(to.x <= SIZE_MAX - width && from.x <= SIZE_MAX - width);
 	NEED((height == 1 && depth == 1) || (to.pitch >= to.x + width && from.pitch >= from.x + width));
 	enum direction direction = direction_of(to.base, from.base);
@@ -258,6 +271,9 @@ static CUresult fill(uint64_t address, size_t pitch, uint64_t value, uint32_t wi
 	(void)context;
 	if (!count || !rows)
 		return CUDA_SUCCESS;
+	CUresult result = allowed(stream, false);
+	if (result != CUDA_SUCCESS)
+		return result;
 	NEED(address % width == 0 && count <= SIZE_MAX / width && (rows == 1 || (pitch >= width * count && pitch % width == 0)));
 	for (size_t row = 0; row < rows; row++) {
 		struct allocation found;

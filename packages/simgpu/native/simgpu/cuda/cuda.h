@@ -52,6 +52,13 @@ typedef enum {
 	CUDA_MPS_MAX_CLIENTS_REACHED = 808,
 	CUDA_CAPTURE_UNSUPPORTED = 900,
 	CUDA_CAPTURE_INVALIDATED = 901,
+	CUDA_CAPTURE_MERGE = 902,
+	CUDA_CAPTURE_UNMATCHED = 903,
+	CUDA_CAPTURE_UNJOINED = 904,
+	CUDA_CAPTURE_ISOLATION = 905,
+	CUDA_CAPTURE_IMPLICIT = 906,
+	CUDA_CAPTURED_EVENT = 907,
+	CUDA_CAPTURE_WRONG_THREAD = 908,
 	CUDA_ILLEGAL_STATE = 401,
 	CUDA_UNKNOWN = 999,
 } CUresult;
@@ -83,16 +90,24 @@ struct device {
 	uint64_t graph_used, graph_used_high, graph_reserved, graph_reserved_high; /* memory of graphs */
 };
 
+/* What comes before the next operation of a captured stream: so many operations of each stream of the capture. */
+#define CAPTURE_STREAMS 16
+struct history {
+	uint32_t operations[CAPTURE_STREAMS];
+};
+
 struct stream {
 	uint32_t magic;
 	unsigned flags;
 	int priority;
 	uint64_t tail, id; /* when all that was queued is done */
+	uint64_t thread; /* whose own default stream it is; 0: of no thread */
 	struct context *context;
 	struct stream *next;
 	int callbacks; /* host functions still to be called */
-	struct graph *capture; /* what is being captured */
-	bool capture_broken;
+	struct capture *capture; /* which it takes part in, */
+	unsigned branch;         /* and its number there */
+	struct history before;
 };
 
 struct context {
@@ -102,11 +117,14 @@ struct context {
 	bool primary, destroyed;
 	CUresult failed; /* what broke it; every later call says so */
 	uint64_t id, ecc_errors;
-	struct stream legacy, per_thread, *streams;
+	struct stream legacy, *streams;
+	uint64_t left[2]; /* when the work of streams that are gone is done: blocking ones and others */
+	struct context *next;
 	struct module *modules;
 	uint64_t limits[11];
 	uint32_t peers; /* bit for each device whose memory it may use */
 	int cache_config;
+	int attached; /* by cuCtxAttach, beside the one who made it */
 };
 
 /* The first three cannot be touched by the CPU. GRAPH is charged by the graphs' pool; MAPPED belongs to a handle. */
@@ -146,6 +164,8 @@ struct event {
 	bool recorded;
 	uint64_t time;
 	struct context *context;
+	uint64_t capture; /* the capture in which it was recorded last; 0: none */
+	struct history before;
 };
 
 struct pool {
@@ -189,11 +209,13 @@ bool cuda_mps_lost(void);
 bool cuda_mps_admits(uint32_t number);
 CUresult cuda_valid_device(CUdevice device);
 
+extern struct context *cuda_contexts; /* all there ever were: what is destroyed stays as a shell */
 /* The calling thread's context, checked for everything that makes it unusable. */
 CUresult cuda_current(struct context **context);
 CUresult cuda_usable(struct context *context);
 CUresult cuda_set_current(struct context *context);
 
+#define ALLOCATE_LOW (1u << 31) /* among the flags of cuda_allocate: at an address of 32 bits */
 CUresult cuda_allocate(struct context *context, uint64_t size, enum kind kind, unsigned flags, struct pool *pool, uint64_t *address);
 CUresult cuda_release(uint64_t address, bool host);
 void cuda_forget(uint64_t address); /* memory of a graph, with its graph */
@@ -211,6 +233,7 @@ void cuda_hold_table(bool hold);
 bool cuda_window(void *context, uint64_t address, struct ptx_window *window);
 
 CUresult cuda_stream(CUstream handle, struct context **context, struct stream **stream);
+uint64_t cuda_thread(void); /* the number of the calling thread, never used again */
 uint64_t cuda_stream_ready(struct stream *stream); /* when what is queued now on it may start */
 void cuda_wait_stream(struct stream *stream);
 void cuda_wait_callbacks(struct stream *stream); /* with the guard held, which it gives up meanwhile */
@@ -228,13 +251,33 @@ CUresult cuda_prepare(struct work *work, CUfunction handle, const uint32_t *grid
 		      void **params, void **extra);
 CUresult cuda_run(struct context *context, struct stream *stream, const struct work *work);
 
-/* Graphs: what is asked of a stream while it is captured. */
-CUresult cuda_capture_kernel(struct stream *stream, const struct work *work);
-CUresult cuda_capture_allocation(struct stream *stream, uint64_t size, uint64_t *address);
-CUresult cuda_capture_free(struct stream *stream, uint64_t address);
+/* graphs.c, for captures. */
+struct graph_exec;
+CUresult cuda_graph_make(struct graph **graph);
+void cuda_graph_free(struct graph *graph);
+bool cuda_graph_valid(const struct graph *graph);
+CUresult cuda_add_kernel(struct graph *graph, const struct work *work);
+CUresult cuda_add_allocation(struct graph *graph, struct context *context, uint64_t size, uint64_t *address);
+CUresult cuda_add_free(struct graph *graph, uint64_t address);
+CUresult cuda_add_exec(struct graph *graph, const struct graph_exec *exec);
 bool cuda_graph_freed(uint64_t address); /* by a call instead of a node; false: it is not in use */
-/* Waiting for what is captured is not possible, and ends the capture. */
-CUresult cuda_waitable(struct context *context, struct stream *stream);
+
+/* captures.c. Work is about to be put into a stream: it is refused, recorded (*captured), or still to be run. */
+CUresult cuda_capture_kernel(struct stream *stream, const struct work *work, bool *captured);
+CUresult cuda_capture_allocation(struct stream *stream, uint64_t size, uint64_t *address, bool *captured);
+CUresult cuda_capture_free(struct stream *stream, uint64_t address, bool *captured);
+CUresult cuda_capture_exec(struct stream *stream, const struct graph_exec *exec, bool *captured);
+CUresult cuda_capture_none(CUstream handle); /* for work that cannot be recorded here */
+/* The program asks whether the work of a stream, of all streams of a context, or before an event is done. */
+CUresult cuda_capture_wait(struct stream *stream);
+CUresult cuda_capture_wait_all(struct context *context);
+CUresult cuda_capture_wait_event(struct event *event);
+/* An event is recorded in a captured stream, and a stream waits for one. *captured: nothing else is to be done. */
+CUresult cuda_capture_record(struct stream *stream, struct event *event, bool *captured);
+CUresult cuda_capture_join(struct stream *stream, struct event *event, bool external, bool *captured);
+void cuda_capture_leave(struct stream *stream); /* with the guard held: the stream is about to end */
+/* A call that a capture does not see: the modes of this thread and of captures say whether it is refused. */
+CUresult cuda_unsafe(void);
 CUresult cuda_load(struct context *context, const char *image, unsigned count, const int *options, void **values, struct module **result);
 
 #define CONTEXT(context)                                                                                               \
@@ -242,6 +285,12 @@ CUresult cuda_load(struct context *context, const char *image, unsigned count, c
 	CUresult context##_result = cuda_current(&context);                                                             \
 	if (context##_result != CUDA_SUCCESS)                                                                           \
 	return context##_result
+#define SAFE()                                                                                                         \
+	do {                                                                                                            \
+		CUresult safe_result = cuda_unsafe();                                                                   \
+		if (safe_result != CUDA_SUCCESS)                                                                        \
+			return safe_result;                                                                             \
+	} while (0)
 #define READY()                                                                                                        \
 	do {                                                                                                            \
 		CUresult ready_result = cuda_ready();                                                                   \

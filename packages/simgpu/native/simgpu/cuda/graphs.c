@@ -1,7 +1,7 @@
 /*
- * Graphs of kernels and of memory, made by hand or by capturing a stream. Nodes run in the order in which they were
- * added, which is an order that every graph allows. Memory of a graph has its address from the beginning; what it takes of
- * the GPU's memory comes from one pool of all graphs, which grows at a launch and shrinks when it is trimmed.
+ * Graphs of kernels and of memory, made by hand or by capturing streams (captures.c). Nodes run in the order in which they
+ * were added, which is an order that every graph allows. Memory of a graph has its address from the beginning; what it
+ * takes of the GPU's memory comes from one pool of all graphs, which grows at a launch and shrinks when it is trimmed.
  */
 #include "cuda.h"
 
@@ -177,10 +177,35 @@ static CUresult add_free(struct graph *graph, uint64_t address, CUgraphNode *res
 	return add(graph, (struct graph_node){.type = NODE_FREE, .memory = found}, result);
 }
 
-EXPORT CUresult cuGraphCreate(CUgraph *result, unsigned flags)
+CUresult cuda_add_kernel(struct graph *graph, const struct work *work)
 {
-	NEED(result && flags == 0);
-	READY();
+	return add_kernel(graph, work, NULL);
+}
+
+CUresult cuda_add_allocation(struct graph *graph, struct context *context, uint64_t size, uint64_t *address)
+{
+	return add_memory(graph, context, size, address, NULL);
+}
+
+CUresult cuda_add_free(struct graph *graph, uint64_t address)
+{
+	return add_free(graph, address, NULL);
+}
+
+/* The kernels of another graph. Its memory cannot be in two graphs, and the driver refuses that too. */
+CUresult cuda_add_exec(struct graph *graph, const struct graph_exec *exec)
+{
+	CUresult result = CUDA_SUCCESS;
+	for (size_t i = 0; i < exec->count; i++)
+		if (exec->nodes->all[i]->type != NODE_KERNEL)
+			return CUDA_NOT_SUPPORTED;
+	for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++)
+		result = add_kernel(graph, exec->nodes->all[i]->work, NULL);
+	return result;
+}
+
+CUresult cuda_graph_make(struct graph **result)
+{
 	struct graph *graph = calloc(1, sizeof *graph);
 	struct nodes *nodes = calloc(1, sizeof *nodes);
 	if (!graph || !nodes) {
@@ -194,12 +219,29 @@ EXPORT CUresult cuGraphCreate(CUgraph *result, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuGraphDestroy(CUgraph graph)
+void cuda_graph_free(struct graph *graph)
 {
-	GRAPH(graph);
 	graph->magic = 0;
 	drop(graph->nodes);
 	free(graph);
+}
+
+bool cuda_graph_valid(const struct graph *graph)
+{
+	return graph && graph->magic == MAGIC_GRAPH;
+}
+
+EXPORT CUresult cuGraphCreate(CUgraph *result, unsigned flags)
+{
+	NEED(result && flags == 0);
+	READY();
+	return cuda_graph_make(result);
+}
+
+EXPORT CUresult cuGraphDestroy(CUgraph graph)
+{
+	GRAPH(graph);
+	cuda_graph_free(graph);
 	return CUDA_SUCCESS;
 }
 
@@ -275,6 +317,21 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *result, CUgraph graph, 
 	return CUDA_SUCCESS;
 }
 
+/* The forms of CUDA 10 and 11: what went wrong is told in a log and by a node; here nothing can. */
+EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *result, CUgraph graph, CUgraphNode *failed, char *log, size_t size)
+{
+	if (failed)
+		*failed = NULL;
+	if (log && size)
+		*log = 0;
+	return cuGraphInstantiateWithFlags(result, graph, 0);
+}
+
+EXPORT CUresult cuGraphInstantiate(CUgraphExec *result, CUgraph graph, CUgraphNode *failed, char *log, size_t size)
+{
+	return cuGraphInstantiate_v2(result, graph, failed, log, size);
+}
+
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
 	READY();
@@ -340,9 +397,14 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 	struct stream *stream;
 	READY();
 	NEED(exec && exec->magic == MAGIC_EXEC);
+	bool captured = false;
 	CUresult result = cuda_stream(handle, &context, &stream);
 	if (result == CUDA_SUCCESS)
-		result = stream->capture ? CUDA_CAPTURE_UNSUPPORTED : reserve(exec, context->device);
+		result = cuda_capture_exec(stream, exec, &captured);
+	if (captured)
+		return result;
+	if (result == CUDA_SUCCESS)
+		result = reserve(exec, context->device);
 	for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
 		const struct graph_node *node = exec->nodes->all[i];
 		if (node->type == NODE_KERNEL) {
@@ -383,80 +445,3 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 
 PER_THREAD(cuGraphUpload, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))
 PER_THREAD(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))
-
-/* ---- capture */
-
-CUresult cuda_capture_kernel(struct stream *stream, const struct work *work)
-{
-	return add_kernel(stream->capture, work, NULL);
-}
-
-CUresult cuda_capture_allocation(struct stream *stream, uint64_t size, uint64_t *address)
-{
-	return add_memory(stream->capture, stream->context, size, address, NULL);
-}
-
-CUresult cuda_capture_free(struct stream *stream, uint64_t address)
-{
-	return add_free(stream->capture, address, NULL);
-}
-
-CUresult cuda_waitable(struct context *context, struct stream *stream)
-{
-	bool broken = false;
-	pthread_mutex_lock(&cuda_guard);
-	for (struct stream *other = context->streams; other; other = other->next)
-		if (other->capture && (!stream || other == stream))
-			broken = other->capture_broken = true;
-	pthread_mutex_unlock(&cuda_guard);
-	return broken ? CUDA_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, int mode)
-{
-	struct context *context;
-	struct stream *stream;
-	NEED(mode >= 0 && mode <= 2);
-	CUresult result = cuda_stream(handle, &context, &stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (stream == &context->legacy || stream == &context->per_thread)
-		return CUDA_CAPTURE_UNSUPPORTED;
-	if (stream->capture)
-		return CUDA_ILLEGAL_STATE;
-	result = cuGraphCreate(&stream->capture, 0);
-	stream->capture_broken = false;
-	return result;
-}
-
-EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
-{
-	struct context *context;
-	struct stream *stream;
-	NEED(graph);
-	CUresult result = cuda_stream(handle, &context, &stream);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!stream->capture)
-		return CUDA_ILLEGAL_STATE;
-	*graph = stream->capture;
-	stream->capture = NULL;
-	if (!stream->capture_broken)
-		return CUDA_SUCCESS;
-	cuGraphDestroy(*graph);
-	*graph = NULL;
-	return CUDA_CAPTURE_INVALIDATED;
-}
-
-EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
-{
-	static __thread int current;
-	NEED(mode && *mode >= 0 && *mode <= 2);
-	int before = current;
-	current = *mode;
-	*mode = before;
-	return CUDA_SUCCESS;
-}
-
-PER_THREAD(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, int mode), (stream, mode))
-PER_THREAD(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph), (stream, graph))

@@ -93,6 +93,7 @@ EXPORT CUresult cuMemCreate(uint64_t *handle, size_t size, const struct properti
 	CUresult result = cuda_valid_device(device);
 	if (result != CUDA_SUCCESS)
 		return result;
+	SAFE();
 	uint32_t gpu = cuda_devices[device].gpu;
 	if (size > 1ull << 46 || !simgpu_charge(&cuda_view, gpu, cuda_instance(device), size, cuda_capacity(device)))
 		return CUDA_OUT_OF_MEMORY;

@@ -292,7 +292,9 @@ static CUresult launch(CUfunction handle, const uint32_t *grid, const uint32_t *
 	result = cuda_prepare(&work, handle, grid, block, shared, params, extra);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return stream->capture ? cuda_capture_kernel(stream, &work) : cuda_run(context, stream, &work);
+	bool captured;
+	result = cuda_capture_kernel(stream, &work, &captured);
+	return result != CUDA_SUCCESS || captured ? result : cuda_run(context, stream, &work);
 }
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,

@@ -9,6 +9,11 @@
 #include <sys/mman.h>
 
 #define PAGE 4096ull
+#ifdef MAP_32BIT
+#define LOW MAP_32BIT
+#else
+#define LOW 0 /* no such mapping: what lies too high is given back by the caller */
+#endif
 #define BLOCK (2ull << 20)
 
 static pthread_rwlock_t table_lock = PTHREAD_RWLOCK_INITIALIZER;
@@ -74,9 +79,9 @@ static void unmap(const struct allocation *dead)
 		__atomic_sub_fetch(&dead->pool->used, dead->charged, __ATOMIC_SEQ_CST);
 }
 
-static void *map(uint64_t size, int protection)
+static void *map(uint64_t size, int protection, int where)
 {
-	void *at = mmap(NULL, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *at = mmap(NULL, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | where, -1, 0);
 	return at == MAP_FAILED ? NULL : at;
 }
 
@@ -92,8 +97,8 @@ CUresult cuda_allocate(struct context *context, uint64_t size, enum kind kind, u
 				   fresh.charged, cuda_capacity(context->device)))
 			return CUDA_OUT_OF_MEMORY;
 	}
-	void *seen = map(mapped, kind < KIND_MANAGED ? PROT_NONE : PROT_READ | PROT_WRITE);
-	void *host = kind < KIND_MANAGED && seen ? map(mapped, PROT_READ | PROT_WRITE) : seen;
+	void *seen = map(mapped, kind < KIND_MANAGED ? PROT_NONE : PROT_READ | PROT_WRITE, flags & ALLOCATE_LOW ? LOW : 0);
+	void *host = kind < KIND_MANAGED && seen ? map(mapped, PROT_READ | PROT_WRITE, 0) : seen;
 	fresh.start = (uint64_t)(uintptr_t)seen;
 	fresh.host = host;
 	pthread_rwlock_wrlock(&table_lock);
@@ -238,6 +243,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size)
 {
 	NEED(address);
 	CONTEXT(context);
+	SAFE();
 	return cuda_allocate(context, size, KIND_DEVICE, 0, NULL, address);
 }
 
@@ -245,6 +251,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t w
 {
 	NEED(address && pitch && width && height && (element == 4 || element == 8 || element == 16));
 	CONTEXT(context);
+	SAFE();
 	size_t row = (width + 511) / 512 * 512;
 	NEED(row >= width && height <= SIZE_MAX / row);
 	CUresult result = cuda_allocate(context, row * height, KIND_DEVICE, 0, NULL, address);
@@ -257,12 +264,14 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned fl
 {
 	NEED(address && (flags == 1 || flags == 2));
 	CONTEXT(context);
+	SAFE();
 	return cuda_allocate(context, size, KIND_MANAGED, flags, NULL, address);
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
 	CONTEXT(context);
+	SAFE();
 	if (!address)
 		return CUDA_SUCCESS;
 	/* What still runs may use it. */
@@ -274,6 +283,7 @@ EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
 {
 	NEED(pointer);
 	CONTEXT(context);
+	SAFE();
 	uint64_t address;
 	CUresult result = cuda_allocate(context, size, KIND_HOST, flags, NULL, &address);
 	if (result == CUDA_SUCCESS)
@@ -289,6 +299,7 @@ EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size)
 EXPORT CUresult cuMemFreeHost(void *pointer)
 {
 	CONTEXT(context);
+	SAFE();
 	(void)context;
 	return pointer ? cuda_release((uint64_t)(uintptr_t)pointer, true) : CUDA_SUCCESS;
 }
@@ -322,6 +333,7 @@ EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
 	struct allocation found;
 	NEED(pointer && size);
 	CONTEXT(context);
+	SAFE();
 	if (cuda_find((uint64_t)(uintptr_t)pointer, &found))
 		return CUDA_HOST_MEMORY_ALREADY_REGISTERED;
 	struct allocation fresh = {.start = (uint64_t)(uintptr_t)pointer, .size = size, .host = pointer,
@@ -336,6 +348,7 @@ EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
 EXPORT CUresult cuMemHostUnregister(void *pointer)
 {
 	CONTEXT(context);
+	SAFE();
 	(void)context;
 	pthread_rwlock_wrlock(&table_lock);
 	size_t at = place_of((uint64_t)(uintptr_t)pointer);

@@ -147,6 +147,7 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned
 {
 	NEED(module && image && (!count || (options && values)));
 	CONTEXT(context);
+	SAFE();
 	return cuda_load(context, image, count, options, values, module);
 }
 
@@ -184,6 +185,7 @@ EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
 	NEED(module && path);
 	CONTEXT(context);
+	SAFE();
 	char *text = read_file(path);
 	if (!text)
 		return CUDA_FILE_NOT_FOUND;
@@ -200,6 +202,7 @@ EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
 EXPORT CUresult cuModuleUnload(CUmodule module)
 {
 	MODULE(module);
+	SAFE();
 	cuda_wait_context(module->context);
 	pthread_mutex_lock(&cuda_guard);
 	cuda_module_free(module);

@@ -138,8 +138,10 @@ EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t size, CUmem
 	if (result != CUDA_SUCCESS)
 		return result;
 	POOL(pool);
-	if (stream->capture)
-		return cuda_capture_allocation(stream, size, address);
+	bool captured;
+	result = cuda_capture_allocation(stream, size, address, &captured);
+	if (result != CUDA_SUCCESS || captured)
+		return result;
 	return cuda_allocate(context, size, KIND_DEVICE, 0, pool, address);
 }
 
@@ -148,10 +150,13 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *address, size_t size, CUstream hand
 	struct context *context;
 	struct stream *stream;
 	struct pool *pool;
+	bool captured = false;
 	NEED(address);
 	CUresult result = cuda_stream(handle, &context, &stream);
-	if (result == CUDA_SUCCESS && stream->capture)
-		return cuda_capture_allocation(stream, size, address);
+	if (result == CUDA_SUCCESS)
+		result = cuda_capture_allocation(stream, size, address, &captured);
+	if (captured)
+		return result;
 	if (result == CUDA_SUCCESS)
 		result = default_pool(context->device, true, &pool);
 	return result == CUDA_SUCCESS ? cuda_allocate(context, size, KIND_DEVICE, 0, pool, address) : result;
@@ -161,9 +166,12 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 {
 	struct context *context;
 	struct stream *stream;
+	bool captured = false;
 	CUresult result = cuda_stream(handle, &context, &stream);
-	if (result == CUDA_SUCCESS && stream->capture)
-		return cuda_capture_free(stream, address);
+	if (result == CUDA_SUCCESS)
+		result = cuda_capture_free(stream, address, &captured);
+	if (captured)
+		return result;
 	return result == CUDA_SUCCESS ? cuda_release(address, false) : result;
 }
 

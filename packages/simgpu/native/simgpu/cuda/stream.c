@@ -1,4 +1,4 @@
-/* Streams and events: who waits for whom in simulated time. */
+/* Streams: who waits for whom in simulated time. Events are in event.c. */
 #include "cuda.h"
 
 #include <stdlib.h>
@@ -7,6 +7,90 @@ __thread unsigned cuda_default_stream = 1;
 
 static pthread_cond_t callback_done = PTHREAD_COND_INITIALIZER;
 static uint64_t next_id = 3;
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* With the guard held. */
+static struct stream *add(struct context *context, struct stream wanted)
+{
+	struct stream *stream = malloc(sizeof *stream);
+	if (!stream)
+		return NULL;
+	*stream = wanted;
+	stream->magic = MAGIC_STREAM;
+	stream->context = context;
+	stream->id = next_id++;
+	stream->next = context->streams;
+	return context->streams = stream;
+}
+
+/* With the guard held. What is queued goes on without the stream: who waits for the context still waits for that. */
+static void leave(struct stream *stream)
+{
+	struct context *context = stream->context;
+	uint64_t *left = &context->left[stream->flags & STREAM_NON_BLOCKING];
+	cuda_wait_callbacks(stream);
+	cuda_capture_leave(stream);
+	*left = later(*left, stream->tail);
+	for (struct stream **at = &context->streams; *at; at = &(*at)->next)
+		if (*at == stream) {
+			*at = stream->next;
+			break;
+		}
+	stream->magic = 0;
+	free(stream);
+}
+
+/* A thread's own default streams end with it. One that is captured stays: no other thread can end its capture. */
+static void thread_ended(void *number)
+{
+	pthread_mutex_lock(&cuda_guard);
+	for (struct context *context = cuda_contexts; context; context = context->next) {
+		struct stream *stream = context->streams;
+		while (stream && (stream->thread != (uint64_t)(uintptr_t)number || stream->capture))
+			stream = stream->next;
+		if (stream)
+			leave(stream);
+	}
+	pthread_mutex_unlock(&cuda_guard);
+}
+
+static pthread_key_t ended;
+
+static void make_key(void)
+{
+	pthread_key_create(&ended, thread_ended);
+}
+
+uint64_t cuda_thread(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	static __thread uint64_t own;
+	static uint64_t last;
+	if (!own) {
+		pthread_once(&once, make_key);
+		own = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+		pthread_setspecific(ended, (void *)(uintptr_t)own);
+	}
+	return own;
+}
+
+/* The calling thread's own default stream, made when it is first used; NULL if there is no memory. */
+static struct stream *own_stream(struct context *context)
+{
+	uint64_t thread = cuda_thread();
+	pthread_mutex_lock(&cuda_guard);
+	struct stream *stream = context->streams;
+	while (stream && stream->thread != thread)
+		stream = stream->next;
+	if (!stream)
+		stream = add(context, (struct stream){.thread = thread});
+	pthread_mutex_unlock(&cuda_guard);
+	return stream;
+}
 
 CUresult cuda_stream(CUstream handle, struct context **context, struct stream **stream)
 {
@@ -21,14 +105,9 @@ CUresult cuda_stream(CUstream handle, struct context **context, struct stream **
 	CUresult result = cuda_current(context);
 	if (result == CUDA_SUCCESS) {
 		bool legacy = handle == STREAM_LEGACY || (!handle && cuda_default_stream == 1);
-		*stream = legacy ? &(*context)->legacy : &(*context)->per_thread;
+		*stream = legacy ? &(*context)->legacy : own_stream(*context);
 	}
-	return result;
-}
-
-static uint64_t later(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
+	return result == CUDA_SUCCESS && !*stream ? CUDA_OUT_OF_MEMORY : result;
 }
 
 /* The legacy stream waits for all blocking streams, and they for it. */
@@ -37,7 +116,7 @@ uint64_t cuda_stream_ready(struct stream *stream)
 	struct context *context = stream->context;
 	uint64_t ready = stream->tail;
 	if (stream == &context->legacy) {
-		ready = later(ready, context->per_thread.tail);
+		ready = later(ready, context->left[0]);
 		for (struct stream *other = context->streams; other; other = other->next)
 			if (!(other->flags & STREAM_NON_BLOCKING))
 				ready = later(ready, other->tail);
@@ -67,8 +146,7 @@ void cuda_wait_context(struct context *context)
 {
 	pthread_mutex_lock(&cuda_guard);
 	cuda_wait_callbacks(&context->legacy);
-	cuda_wait_callbacks(&context->per_thread);
-	uint64_t ready = cuda_stream_ready(&context->legacy);
+	uint64_t ready = later(cuda_stream_ready(&context->legacy), context->left[1]);
 	for (struct stream *stream = context->streams; stream; stream = stream->next) {
 		cuda_wait_callbacks(stream);
 		ready = later(ready, stream->tail);
@@ -82,16 +160,12 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *result, unsigned flags, int
 {
 	NEED(result && flags <= STREAM_NON_BLOCKING);
 	CONTEXT(context);
-	struct stream *stream = calloc(1, sizeof *stream);
+	struct stream wanted = {.flags = flags, .priority = priority > 0 ? 0 : priority < -5 ? -5 : priority};
+	pthread_mutex_lock(&cuda_guard);
+	struct stream *stream = add(context, wanted);
+	pthread_mutex_unlock(&cuda_guard);
 	if (!stream)
 		return CUDA_OUT_OF_MEMORY;
-	*stream = (struct stream){.magic = MAGIC_STREAM, .flags = flags, .context = context,
-				  .priority = priority > 0 ? 0 : priority < -5 ? -5 : priority};
-	pthread_mutex_lock(&cuda_guard);
-	stream->id = next_id++;
-	stream->next = context->streams;
-	context->streams = stream;
-	pthread_mutex_unlock(&cuda_guard);
 	*result = stream;
 	return CUDA_SUCCESS;
 }
@@ -108,19 +182,8 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 	if (stream == STREAM_LEGACY || stream == STREAM_PER_THREAD || stream->magic != MAGIC_STREAM)
 		return CUDA_INVALID_HANDLE;
 	pthread_mutex_lock(&cuda_guard);
-	cuda_wait_callbacks(stream);
-	/* What is queued goes on without it: who waits for the context still waits for that. */
-	struct context *context = stream->context;
-	if (!(stream->flags & STREAM_NON_BLOCKING))
-		context->per_thread.tail = later(context->per_thread.tail, stream->tail);
-	for (struct stream **at = &context->streams; *at; at = &(*at)->next)
-		if (*at == stream) {
-			*at = stream->next;
-			break;
-		}
-	stream->magic = 0;
+	leave(stream);
 	pthread_mutex_unlock(&cuda_guard);
-	free(stream);
 	return CUDA_SUCCESS;
 }
 
@@ -134,7 +197,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 EXPORT CUresult cuStreamSynchronize(CUstream handle)
 {
 	STREAM(handle);
-	CUresult result = cuda_waitable(context, stream);
+	CUresult result = cuda_capture_wait(stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	cuda_wait_stream(stream);
@@ -144,6 +207,9 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle)
 EXPORT CUresult cuStreamQuery(CUstream handle)
 {
 	STREAM(handle);
+	CUresult result = cuda_capture_wait(stream);
+	if (result != CUDA_SUCCESS)
+		return result;
 	pthread_mutex_lock(&cuda_guard);
 	bool done = !stream->callbacks && cuda_stream_ready(stream) <= simgpu_now();
 	pthread_mutex_unlock(&cuda_guard);
@@ -164,23 +230,12 @@ STREAM_FACT(cuStreamGetPriority, int, stream->priority)
 STREAM_FACT(cuStreamGetId, unsigned long long, stream->id)
 STREAM_FACT(cuStreamGetCtx, CUcontext, context)
 STREAM_FACT(cuStreamGetDevice, CUdevice, context->device)
-STREAM_FACT(cuStreamIsCapturing, int, stream->capture ? 1 + stream->capture_broken : 0)
 
 EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *result, void **green)
 {
 	if (green)
 		*green = NULL;
 	return cuStreamGetCtx(handle, result);
-}
-
-EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, int *status, unsigned long long *id, void *graph, void *nodes, size_t *count)
-{
-	(void)id;
-	(void)graph;
-	(void)nodes;
-	if (count)
-		*count = 0;
-	return cuStreamIsCapturing(handle, status);
 }
 
 struct host_call {
@@ -213,6 +268,9 @@ static void *call_host(void *argument)
 static CUresult queue_host_call(CUstream handle, struct host_call wanted)
 {
 	STREAM(handle);
+	CUresult result = cuda_capture_none(handle);
+	if (result != CUDA_SUCCESS)
+		return result;
 	struct host_call *call = malloc(sizeof *call);
 	pthread_t thread;
 	if (!call)
@@ -246,109 +304,10 @@ EXPORT CUresult cuStreamAddCallback(CUstream handle, void (*callback)(CUstream, 
 	return queue_host_call(handle, (struct host_call){.callback = callback, .data = data});
 }
 
-EXPORT CUresult cuEventCreate(CUevent *result, unsigned flags)
-{
-	NEED(result && flags < 8);
-	CONTEXT(context);
-	struct event *event = calloc(1, sizeof *event);
-	if (!event)
-		return CUDA_OUT_OF_MEMORY;
-	*event = (struct event){.magic = MAGIC_EVENT, .flags = flags, .context = context};
-	*result = event;
-	return CUDA_SUCCESS;
-}
-
-#define EVENT(event)                                                                                                   \
-	READY();                                                                                                        \
-	if (!(event) || (event)->magic != MAGIC_EVENT)                                                                  \
-	return CUDA_INVALID_HANDLE
-
-EXPORT CUresult cuEventDestroy_v2(CUevent event)
-{
-	EVENT(event);
-	event->magic = 0;
-	free(event);
-	return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags)
-{
-	EVENT(event);
-	NEED(flags <= 1);
-	STREAM(handle);
-	if (context != event->context)
-		return CUDA_INVALID_HANDLE;
-	pthread_mutex_lock(&cuda_guard);
-	event->time = later(cuda_stream_ready(stream), simgpu_now());
-	event->recorded = true;
-	pthread_mutex_unlock(&cuda_guard);
-	return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuEventRecord(CUevent event, CUstream handle)
-{
-	return cuEventRecordWithFlags(event, handle, 0);
-}
-
-EXPORT CUresult cuEventQuery(CUevent event)
-{
-	EVENT(event);
-	CUresult result = cuda_usable(event->context);
-	if (result != CUDA_SUCCESS)
-		return result;
-	return !event->recorded || event->time <= simgpu_now() ? CUDA_SUCCESS : CUDA_NOT_READY;
-}
-
-EXPORT CUresult cuEventSynchronize(CUevent event)
-{
-	EVENT(event);
-	if (event->recorded && event->time > simgpu_now())
-		simgpu_sleep_until(event->time);
-	return cuda_usable(event->context);
-}
-
-EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
-{
-	NEED(milliseconds);
-	EVENT(start);
-	EVENT(end);
-	if (!start->recorded || !end->recorded || (start->flags & 2) || (end->flags & 2))
-		return CUDA_INVALID_HANDLE;
-	uint64_t now = simgpu_now();
-	if (start->time > now || end->time > now)
-		return CUDA_NOT_READY;
-	*milliseconds = (float)(((double)end->time - (double)start->time) / 1e6);
-	return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
-{
-	return cuEventElapsedTime(milliseconds, start, end);
-}
-
-EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
-{
-	EVENT(event);
-	NEED(flags <= 1);
-	STREAM(handle);
-	(void)context;
-	pthread_mutex_lock(&cuda_guard);
-	if (event->recorded)
-		stream->tail = later(stream->tail, event->time);
-	pthread_mutex_unlock(&cuda_guard);
-	return CUDA_SUCCESS;
-}
-
 PER_THREAD(cuStreamSynchronize, _ptsz, (CUstream handle), (handle))
 PER_THREAD(cuStreamQuery, _ptsz, (CUstream handle), (handle))
-PER_THREAD(cuStreamWaitEvent, _ptsz, (CUstream handle, CUevent event, unsigned flags), (handle, event, flags))
 PER_THREAD(cuStreamAddCallback, _ptsz,
 	   (CUstream handle, void (*callback)(CUstream, CUresult, void *), void *data, unsigned flags),
 	   (handle, callback, data, flags))
 PER_THREAD(cuStreamGetCtx_v2, _ptsz, (CUstream handle, CUcontext *result, void **green), (handle, result, green))
-PER_THREAD(cuStreamGetCaptureInfo_v2, _ptsz,
-	   (CUstream handle, int *status, unsigned long long *id, void *graph, void *nodes, size_t *count),
-	   (handle, status, id, graph, nodes, count))
 PER_THREAD(cuLaunchHostFunc, _ptsz, (CUstream handle, void (*function)(void *), void *data), (handle, function, data))
-PER_THREAD(cuEventRecord, _ptsz, (CUevent event, CUstream handle), (event, handle))
-PER_THREAD(cuEventRecordWithFlags, _ptsz, (CUevent event, CUstream handle, unsigned flags), (event, handle, flags))
