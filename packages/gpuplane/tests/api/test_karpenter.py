@@ -232,7 +232,7 @@ def test_classes_of_both_kinds_become_one() -> None:
         (PROVISIONER, "spec.taints.0.effect", "Never", "effect 'Never' is unknown"),
         (NODE_POOL, "spec.weight", 101, "101 is not from 1 to 100"),
         (NODE_POOL, "spec.template.spec.nodeClassRef", None, "names no class"),
-        (NODE_POOL, "spec.replicas", 3, "static pools are not simulated"),
+        (NODE_POOL, "spec.replicas", 3, "static pools are left out"),
         (NODE_POOL, "spec.template.metadata.labels", {"kubernetes.io/hostname": "x"}, "is set by Karpenter"),
         (NODE_POOL, "spec.template.metadata.labels", {"karpenter.sh/nodepool": "x"}, "is set by Karpenter"),
         (NODE_POOL, "spec.template.spec.requirements.0.values", ["-1"], "Gte needs one whole number"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpuplane import names
 from gpuplane.autoscaler.metrics import autoscaler_metrics
 from gpuplane.autoscaler.providers.provider import CloudInstance
 from kubekit.kube.exposition import exposition
@@ -272,6 +273,22 @@ async def test_a_difference_between_prediction_and_node_is_told_and_learned(worl
         assert second["status"]["allocatable"]["memory"] == str(8 << 30)
         await world.until(lambda: all(condition(claim, "Ready") == "True" for claim in world.claims()))
         assert len(world.events("AllocatableDiffers")) == 1
+
+
+@pytest.mark.parametrize("broken", ["", "{", "[1]", '{"memory": "8Gi"}'])
+async def test_a_claim_with_a_broken_prediction_stops_no_purchase(world: AutoscalerWorld, broken: str) -> None:
+    await world.add_provisioner(
+        "gpu", requirements=[{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g4dn.xlarge"]}]
+    )
+    async with world.autoscaling():
+        await world.add_pods(1)
+        await world.until(lambda: world.claims() and condition(world.claims()[0], "Ready") == "True")
+        name = world.claims()[0]["metadata"]["name"]
+        patch = {"metadata": {"annotations": {names.PREDICTED_ANNOTATION: broken}}}
+        await world.registry.patch(CLAIMS, None, name, patch, "merge")
+        await world.add_pods(1)
+        await world.until(lambda: len(world.bound()) == 2)
+    assert len(world.cloud.launched) == 2
 
 
 async def test_scaled_to_zero_the_node_goes_after_its_ttl_and_nothing_is_left(world: AutoscalerWorld) -> None:

@@ -65,6 +65,7 @@ class Claim:
     def __init__(self, pods: int, group: str) -> None:
         self.asks = [object()] * pods
         self.group = group
+        self.replaced = False
 
 
 def test_the_claim_with_the_fewest_pods_is_offered_first_and_a_refusal_lasts_as_long_as_its_cause() -> None:
@@ -83,3 +84,11 @@ def test_the_claim_with_the_fewest_pods_is_offered_first_and_a_refusal_lasts_as_
     while queue.first() is not None:
         offered.append(queue.pop())
     assert offered == [3, 2, 0]
+
+
+def test_a_claim_that_a_larger_one_replaced_is_offered_no_more() -> None:
+    claims = [Claim(1, "a"), Claim(2, "a")]
+    queue = ClaimQueue(claims, None)
+    queue.refresh({})
+    claims[0].replaced = True
+    assert queue.first() == (2, 1)

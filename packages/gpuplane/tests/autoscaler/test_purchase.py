@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.autoscaler.asks import PodAsk, counted_in_gpus, read_asks
+from gpuplane.autoscaler.asks import counted_in_gpus, read_asks
 from gpuplane.autoscaler.catalogue import InstanceType
-from gpuplane.autoscaler.options import NodeOption, SharingSettings, admits_pod
+from gpuplane.autoscaler.options import SharingSettings, admits_pod
 from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, decide_purchase
 from kubekit.api.core import Taint
 from packages.gpuplane.tests.autoscaler.worlds import (
     FOUR,
     T4,
+    fits_gpus,
     options_of,
     pod,
     pods,
@@ -116,6 +116,21 @@ def test_min_values_are_left_or_the_pod_waits() -> None:
     asks = pods(1, 2)
     answer = decide_purchase(asks, options_of(asks, pool("gpu", least)))
     assert "minValues" in answer.waiting["ml/p-0"][0]
+
+
+def test_min_values_are_left_to_a_node_that_takes_a_pod_of_its_zone() -> None:
+    """The free pod leaves types of all capacity types; the other one binds the node to one of them."""
+    machines = [
+        InstanceType("spot", 4, 16384, 20, (("spot", 1.0),)),
+        *(InstanceType(f"demand-{at}", 4, 16384, 20, (("on-demand", 2.0 + at),)) for at in range(2)),
+    ]
+    term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    asks = read_asks([pod("a", cpu="2"), pod("b", cpu="1", labels={"app": "x"}, affinity=affinity)])
+    least = requirement("node.kubernetes.io/instance-type", "Exists", least=2)
+    answer = decide_purchase(asks, options_of(asks, pool("gpu", least), catalogue=machines))
+    assert not answer.waiting
+    assert all(len({option.machine.name for option in node.options}) >= 2 for node in answer.nodes)
 
 
 def test_pods_spread_over_zones_that_have_no_node_yet() -> None:
@@ -221,24 +236,6 @@ WORLDS = st.tuples(
     st.lists(st.tuples(SPECS, st.integers(1, 6)), min_size=1, max_size=5),
     st.sampled_from([None, 8, 30]),
 )
-
-
-def fits_gpus(option: NodeOption, asks: Sequence[PodAsk]) -> bool:
-    """Whether some division of the shares over the GPUs holds them all: an own search, not the code under test."""
-    sizes = sorted((ask.info.requests.get(names.VCUDA_CORE, 0) for ask in asks), reverse=True)
-
-    def search(left: tuple[int, ...], rest: list[int]) -> bool:
-        if not rest or not rest[0]:
-            return True
-        size, more = rest[0], rest[1:]
-        if size >= 100:
-            whole = [at for at, free in enumerate(left) if free == 100][: size // 100]
-            rest_of_each = tuple(0 if at in whole else free for at, free in enumerate(left))
-            return len(whole) == size // 100 and search(rest_of_each, more)
-        tried = {free: at for at, free in enumerate(left) if free >= size}
-        return any(search((*left[:at], free - size, *left[at + 1 :]), more) for free, at in tried.items())
-
-    return search((100,) * option.machine.gpus, sizes)
 
 
 @given(WORLDS)

@@ -299,7 +299,7 @@ WRONG_PODS = {
     "kind: ConfigMap\nmetadata: {name: x}\ndata: all\n": ("data is str instead of fields", "ConfigMap/x"),
     "kind: List\nitems: all\n": ("items is no list", "List"),
     "- a\n": ("document 1 is no object of Kubernetes", "pods.yaml"),
-    "kind: [a\n": ("is no YAML", "pods.yaml:2"),
+    "kind: [a\n": ("is no YAML", "pods.yaml:2:1"),
 }
 
 

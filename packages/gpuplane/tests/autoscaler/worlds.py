@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gpuplane import names
 from gpuplane.api import karpenter
 from gpuplane.api.karpenter import DeclaredPool, PoolRequirement
 from gpuplane.autoscaler.asks import PodAsk, read_asks, selected_values
-from gpuplane.autoscaler.catalogue import CatalogueGPU, InstanceType, aws_catalogue
-from gpuplane.autoscaler.options import PoolOptions, SharingSettings, make_options
+from gpuplane.autoscaler.catalogue import ON_DEMAND, CatalogueGPU, InstanceType, aws_catalogue
+from gpuplane.autoscaler.options import NodeOption, PoolOptions, SharingSettings, make_options
 
 ZONES = ("a", "b", "c")
 FOUR = ("g4dn.xlarge", "g4dn.2xlarge", "g4dn.4xlarge", "g4dn.12xlarge")
@@ -22,6 +23,11 @@ sharing:
     resources: [{name: nvidia.com/gpu, replicas: 10}]
 """
 REPLICAS = SharingSettings(configs={"default": "version: v1", "shared": TEN_REPLICAS}, default="default")
+
+
+def machine(name: str, vcpu: int, price: float, *, gpus: int = 0) -> InstanceType:
+    """Return a type with 4 GiB of memory for each CPU, and T4s."""
+    return InstanceType(name, vcpu, vcpu * 4096, 20, ((ON_DEMAND, price),), gpus=gpus, gpu=T4 if gpus else None)
 
 
 def requirement(key: str, operator: str, *values: str, least: int = 0) -> PoolRequirement:
@@ -73,3 +79,21 @@ def options_of(
     types = catalogue or list(AWS.values())
     asked = selected_values(asks)
     return [make_options(one, (), types, sharing, zones=ZONES, asked=asked, **more) for one in pools]
+
+
+def fits_gpus(option: NodeOption, asks: Sequence[PodAsk]) -> bool:
+    """Whether some division of the shares over the GPUs holds them all: an own search, not the code under test."""
+    sizes = sorted((ask.info.requests.get(names.VCUDA_CORE, 0) for ask in asks), reverse=True)
+
+    def search(left: tuple[int, ...], rest: list[int]) -> bool:
+        if not rest or not rest[0]:
+            return True
+        size, more = rest[0], rest[1:]
+        if size >= 100:
+            whole = [at for at, free in enumerate(left) if free == 100][: size // 100]
+            rest_of_each = tuple(0 if at in whole else free for at, free in enumerate(left))
+            return len(whole) == size // 100 and search(rest_of_each, more)
+        tried = {free: at for at, free in enumerate(left) if free >= size}
+        return any(search((*left[:at], free - size, *left[at + 1 :]), more) for free, at in tried.items())
+
+    return search((100,) * option.machine.gpus, sizes)

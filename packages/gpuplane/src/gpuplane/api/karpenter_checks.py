@@ -1,6 +1,6 @@
 """The rules of Karpenter's pools that no type of a field expresses, and the reading of its objects by them.
 
-A pool that its own API server would refuse must not be simulated as if it were accepted. Each rule names its field; all
+No decision counts on a pool that the pool's own API server would refuse. Each rule names its field; all
 findings of an object come at once.
 
 Source: the validation rules of the CRDs of `karpenter.sh/v1`, and the webhook of `karpenter.sh/v1alpha5`.
@@ -143,7 +143,7 @@ def _of_node_pool(pool: NodePool) -> Iterator[str]:
     if pool.spec.template.spec.node_class_ref is None or not pool.spec.template.spec.node_class_ref.name:
         yield "spec.template.spec.nodeClassRef: names no class"
     if pool.spec.replicas is not None:
-        yield f"{STATIC}: static pools are not simulated; they buy the same nodes whatever pods request"
+        yield f"{STATIC}: static pools are left out; they buy the same nodes whatever pods request"
     yield from _of_weight(pool.spec.weight)
     yield from _of_disruption(pool)
 

@@ -31,7 +31,7 @@ class ClaimDomains:
     """
 
     def __init__(
-        self, pools: Sequence[PoolOptions], nodes: NodeFilling, claims: Sequence[NodeClaimDraft], placed: PlacedPods
+        self, pools: Sequence[PoolOptions], nodes: NodeFilling, claims: Iterable[NodeClaimDraft], placed: PlacedPods
     ) -> None:
         self.cache: DomainCache | None = None
         self._pools = pools
@@ -69,6 +69,13 @@ class ClaimDomains:
                 return False
         return check.admits({**option.facts.labels, HOSTNAME: claim.name})
 
+    def keeps(self, claim: NodeClaimDraft, option: NodeOption) -> bool:
+        """Return whether the pods of a claim stay in their domains, next to the same DaemonSets, if it becomes the
+        option."""
+        if self.cache is None:
+            return True
+        return option.daemons == claim.option.daemons and not self._differs(option, claim.option.facts)
+
     def place(self, claim: NodeClaimDraft, option: NodeOption, ask: PodAsk) -> None:
         """Count a pod on a claim, which is a node of the option."""
         if self.cache is None:
@@ -103,6 +110,23 @@ class ClaimDomains:
         """Return whether a node of the option is of another domain."""
         labels = option.facts.labels
         return any(labels.get(key) != facts.labels.get(key) for key in self._keys if key != HOSTNAME)
+
+
+def pods_that_count(asks: Sequence[PodAsk]) -> frozenset[str]:
+    """Return the keys of the free pods that other pods seek, or count when they are spread."""
+    terms = {term for ask in asks if not ask.free for term in _terms_of(ask.wanted)}
+    found = set()
+    known: dict[tuple[str, frozenset[tuple[str, str]]], bool] = {}  # pods of one workload have equal labels
+    for ask in asks if terms else ():
+        if ask.free:
+            labels = ask.info.namespace, frozenset(ask.info.labels.items())
+            counts = known.get(labels)
+            if counts is None:
+                counts = any(term.selects(ask.info.namespace, ask.info.labels, {}) for term in terms)
+                known[labels] = counts
+            if counts:
+                found.add(ask.key)
+    return frozenset(found)
 
 
 def _terms_of(info: PodInfo) -> Iterator[PodTerm]:

@@ -21,6 +21,9 @@ class SizedClaim(Protocol):
     @property
     def group(self) -> object: ...
 
+    @property
+    def replaced(self) -> bool: ...
+
 
 class ClaimQueue:
     """The claims of one group, or of none, for pods of one company or kind. `group` None takes all claims."""
@@ -49,7 +52,7 @@ class ClaimQueue:
         while self._heap:
             size, at = self._heap[0]
             claim = self._claims[at]
-            if self._group is not None and claim.group not in (None, self._group):
+            if claim.replaced or (self._group is not None and claim.group not in (None, self._group)):
                 heapq.heappop(self._heap)
             elif len(claim.asks) != size:
                 heapq.heapreplace(self._heap, (len(claim.asks), at))

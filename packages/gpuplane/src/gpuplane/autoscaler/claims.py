@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,7 @@ OfferingGroup = tuple[str, str, str]
 MOST_OPTIONS: Final = 60  # offerings that one launch names
 ROOM: Final = "room"  # kinds of refusal: no option has room,
 DOMAIN: Final = "domain"  # the pods that are placed refuse it,
+PRICE: Final = "price"  # it would cost more than a new node for the pod,
 NEVER: Final = "never"  # no option admits the pod by its labels
 
 
@@ -32,7 +33,8 @@ class NodeClaimDraft(msgspec.Struct, eq=False):
 
     Of the others only those are left out that cannot hold them: `ClaimFilling.settle` tries them all. `state` has the
     GPUs of the first with the pods. `group` is the offering of all options, None if they are of several. `volumes` can
-    be attached still. `places` has a pod for each way in which labels and taints admit its pods.
+    be attached still. `places` has a pod for each way in which labels and taints admit its pods. `refused` is room of
+    pods -> kind of refusal, for refusals that last. `replaced`: a larger claim has its name and its pods.
     """
 
     name: str
@@ -46,11 +48,23 @@ class NodeClaimDraft(msgspec.Struct, eq=False):
     places: dict[int, PodAsk] = {}
     requested: Requests = {}
     places_gpus: bool = False
+    refused: dict[int, str] = {}
+    replaced: bool = False
 
     @property
     def option(self) -> NodeOption:
         """Return the option that is bought."""
         return self.options[0]
+
+
+class JoinedClaim(NamedTuple):
+    """The parts of a claim that a pod more changes; the fields are those of `NodeClaimDraft`."""
+
+    options: tuple[NodeOption, ...]
+    state: NodeState | None
+    group: OfferingGroup | None
+    volumes: VolumeRoom
+    requested: Requests
 
 
 class Compatibility:
@@ -139,14 +153,23 @@ def holds_claim(
     return place_shares(option, (*claim.asks, *more)) if places_gpus else option.gpus
 
 
-def cheapen(claim: NodeClaimDraft, limits: PoolLimits, fits: Compatibility) -> None:
-    """Replace the options of a claim by the cheapest of its pool that holds the same pods, if one is cheaper."""
+def cheapen(
+    claim: NodeClaimDraft,
+    limits: PoolLimits,
+    fits: Compatibility,
+    keeps: Callable[[NodeClaimDraft, NodeOption], bool],
+) -> None:
+    """Replace the options of a claim by the cheapest of its pool that holds the same pods, if one is cheaper.
+
+    Args:
+        keeps: whether pods that depend on others stay where they were placed.
+    """
     limits.give_back(claim.reserved)
     claim.reserved = (claim.option,)
     for option in claim.pool.options:
         if option.price >= claim.option.price:
             break
-        if not limits.lacking(option) and _is_enough(claim, option, fits):
+        if not limits.lacking(option) and _is_enough(claim, option, fits) and keeps(claim, option):
             claim.options, claim.reserved = (option,), (option,)
             break
     limits.take(claim.reserved)

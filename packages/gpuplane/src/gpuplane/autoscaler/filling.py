@@ -1,8 +1,9 @@
 """Filling of nodes, pod by pod: Karpenter's own way, and ours for pods whose place depends on other pods.
 
-A pod goes to an existing node, to the claim with the fewest pods that can take it, else to a new claim, of the pool of
-highest weight. What refuses a pod is remembered by what pods have in common (labels and taints, requests, the pods that
-they depend on), so that work grows with the kinds of pods more than with their number.
+A pod goes to an existing node, to the claim with the fewest pods that can take it, to a claim that becomes larger if
+that costs no more than a new one (`larger_claims`), else to a new claim, of the pool of highest weight. What refuses a
+pod is remembered by what pods have in common (labels and taints, requests, the pods that they depend on), so that work
+grows with the kinds of pods more than with their number.
 
 Invariants: every pod of a claim fits each of its options together with the others; limits of pools are never exceeded,
 whichever option is taken in the end; a pool's minValues hold for the options of each claim.
@@ -12,18 +13,18 @@ Source: the scheduling of Karpenter 1.14, from its documentation and `karpenter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence, ValuesView
 from typing import Final
 
-from gpuplane.api import karpenter
 from gpuplane.autoscaler.asks import PodAsk
 from gpuplane.autoscaler.claim_domains import ClaimDomains
-from gpuplane.autoscaler.claim_queue import ClaimQueue
+from gpuplane.autoscaler.claim_offers import GROUP_KEYS, ClaimOffers
 from gpuplane.autoscaler.claims import (
     DOMAIN,
-    NEVER,
     ROOM,
     Compatibility,
+    JoinedClaim,
     NodeClaimDraft,
     OfferingGroup,
     by_offering,
@@ -36,13 +37,13 @@ from gpuplane.autoscaler.claims import (
 from gpuplane.autoscaler.domain_check import DomainCheck
 from gpuplane.autoscaler.domains import HOSTNAME
 from gpuplane.autoscaler.existing import ExistingNode, NodeFilling, add_requests, hold_pod
+from gpuplane.autoscaler.larger_claims import EnlargementPrice, LargerClaims
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.autoscaler.placed_pods import PlacedPods
 from gpuplane.autoscaler.requirements import lacking_values
 from gpuplane.autoscaler.volume_limits import VolumeRoom, too_many
 
-_GROUP_KEYS: Final = (karpenter.ZONE_LABEL, karpenter.CAPACITY_TYPE_LABEL)
-_PLACE_KEYS: Final = (*_GROUP_KEYS, HOSTNAME)
+_PLACE_KEYS: Final = (*GROUP_KEYS, HOSTNAME)
 
 
 class ClaimFilling:
@@ -62,16 +63,22 @@ class ClaimFilling:
         self._pools = sorted(pools, key=lambda found: (-found.pool.weight, found.pool.name))
         self._limits = limits
         self._fits = Compatibility()
-        self.claims: list[NodeClaimDraft] = []
+        self._claims: dict[str, NodeClaimDraft] = {}
         self._nodes = NodeFilling(existing)
         self._domains = ClaimDomains(self._pools, self._nodes, self.claims, placed or PlacedPods(existing))
         self._groups: dict[OfferingGroup, NodeOption] = {}
-        self._queues: dict[tuple[int, OfferingGroup | None], ClaimQueue] = {}
-        self._starts: dict[tuple[int, int], list[tuple[NodeOption, ...]]] = {}  # kind, pool -> options of a new claim
+        self._offers = ClaimOffers(self._groups)
+        self._seeded = ClaimOffers(self._groups)
+        self._larger = LargerClaims(limits, self._domains.keeps)
+        self._starts: dict[tuple[int, bool, int], list[tuple[NodeOption, ...]]] = {}  # room, free, pool -> new claims
         self._opened = 0
         for found in self._pools:
             for option in found.options:
                 self._groups.setdefault(group_of(option), option)
+
+    @property
+    def claims(self) -> ValuesView[NodeClaimDraft]:
+        return self._claims.values()
 
     @property
     def placed(self) -> dict[str, str]:
@@ -98,6 +105,18 @@ class ClaimFilling:
             waiting = left
         return []
 
+    def fill_claims(self, asks: Sequence[PodAsk]) -> list[PodAsk]:
+        """Place free pods in the room that claims have at their price; return those that find none, in their order."""
+        offers = ClaimOffers(self._groups)
+        for claim in self.claims:
+            offers.append(claim)
+        refused: set[int] = set()
+
+        def use_room(ask: PodAsk, check: DomainCheck | None) -> bool:
+            return offers.offer(ask, check, lambda claim: self._join(claim, ask, check, stays=True))
+
+        return [ask for ask in asks if not self._add_unless_refused(ask, refused, use_room)]
+
     def _add_unless_refused(
         self, ask: PodAsk, refused: set[int], add: Callable[[PodAsk, DomainCheck | None], bool]
     ) -> bool:
@@ -117,7 +136,9 @@ class ClaimFilling:
 
     def _use_any(self, ask: PodAsk, check: DomainCheck | None) -> bool:
         """Add a pod to an existing node, a claim, or a new claim; False if it fits nowhere."""
-        return self._use_node(ask, check) or self._join_some(ask, check) or self._open(ask, check)
+        if self._use_node(ask, check):
+            return True
+        return self._offers.offer(ask, check, lambda claim: self._join(claim, ask, check)) or self._use_new(ask, check)
 
     def lacks(self, option: NodeOption) -> str:
         """Return the limit that forbids one more node of the option; empty for none."""
@@ -130,16 +151,21 @@ class ClaimFilling:
         left = [ask for ask in asks if self._join(claim, ask, None) is not None]
         self.given_up |= {ask.key: ask.given_up for ask in claim.asks if ask.given_up}
         if claim.asks:
-            self.claims.append(claim)
+            self._buy(claim)
+            self._seeded.append(claim)
         else:
             self._limits.give_back((option,))
         return left
 
     def cheapen(self) -> None:
-        """Replace each claim's option by the cheapest of the same pool that holds the same pods, if all are free."""
+        """Replace each claim's option by the cheapest of the same pool that holds the same pods, if all are free.
+
+        A pod that is placed next to others stays there, so the option is of the same domains if any pod depends on
+        others.
+        """
         for claim in self.claims:
             if not claim.pool.has_min_values and all(ask.free for ask in claim.asks):
-                cheapen(claim, self._limits, self._fits)
+                cheapen(claim, self._limits, self._fits, self._domains.keeps)
 
     def settle(self) -> None:
         """Leave those options of each claim only that hold all of its pods, and no more than a launch names."""
@@ -153,55 +179,36 @@ class ClaimFilling:
         name, volumes = f"{pool.pool.name}-{self._opened}", VolumeRoom(pool.volume_limits)
         return NodeClaimDraft(name, pool, options, options, options[0].gpus, group, volumes)
 
-    def _join_some(self, ask: PodAsk, check: DomainCheck | None) -> bool:
-        """Add the pod to the claim with the fewest pods that takes it; False if none does."""
-        queues = []
-        causes: dict[str, object] = {ROOM: ask.number, DOMAIN: check.levels if check is not None else ()}
-        for place in self._places(ask, check):
-            queue = self._queues.get(place)
-            if queue is None:
-                queue = self._queues[place] = ClaimQueue(self.claims, place[1])
-            queue.refresh(causes)
-            queues.append(queue)
-        again: list[tuple[ClaimQueue, int]] = []
-        while offered := [(*first, at) for at, queue in enumerate(queues) if (first := queue.first()) is not None]:
-            queue = queues[min(offered)[2]]
-            at = queue.pop()
-            refusal = self._join(self.claims[at], ask, check)
-            if refusal is None or (refusal == DOMAIN and check is not None and check.seeks_others):
-                again.append((queue, at))
-            elif not ask.free and refusal != NEVER:
-                queue.put_aside(at, refusal, causes[refusal])
-            if refusal is None:
-                break
-        else:
-            refusal = NEVER
-        for queue, at in again:
-            queue.push(at)
-        return refusal is None
+    def _join(
+        self, claim: NodeClaimDraft, ask: PodAsk, check: DomainCheck | None, *, stays: bool = False
+    ) -> str | None:
+        """Add the pod if an option of the claim can hold it next to its pods; else return the kind of refusal.
 
-    def _places(self, ask: PodAsk, check: DomainCheck | None) -> list[tuple[int, OfferingGroup | None]]:
-        """Return the queues that may have a claim for the pod."""
-        if check is None:
-            return [(-1 - ask.number, None)]  # NB: pods of a company have positive numbers
-        return [
-            (ask.company, group)
-            for group, option in self._groups.items()
-            if check.admits(option.facts.labels, _GROUP_KEYS)
-        ]
+        Args:
+            stays: only if the first option can, which is the one that is bought.
+        """
+        after = self._joined(claim, ask, check)
+        if isinstance(after, str):
+            return after
+        if stays and after.options[0] is not claim.option:
+            return ROOM
+        self._add(claim, ask, after)
+        return None
 
-    def _join(self, claim: NodeClaimDraft, ask: PodAsk, check: DomainCheck | None) -> str | None:
-        """Add the pod if an option of the claim can hold it next to its pods; else return the kind of refusal."""
+    def _joined(self, claim: NodeClaimDraft, ask: PodAsk, check: DomainCheck | None) -> JoinedClaim | str:
+        """Return what the claim becomes with the pod, or the kind of refusal."""
+        refusal = claim.refused.get(ask.room)
+        if refusal is not None:
+            return refusal
         if check is not None and claim.group is not None:
             labels = {**claim.option.facts.labels, HOSTNAME: claim.name}
             if not check.admits(labels, _PLACE_KEYS):
                 return DOMAIN
         volumes = claim.volumes.after(ask.attached) if ask.attached else claim.volumes
         if volumes is None:
-            return ROOM
+            return claim.refused.setdefault(ask.room, ROOM)
         options = claim.options
         requested = add_requests(claim.requested, ask.info.requests)
-        gpus = claim.places_gpus or bool(ask.request)
         if claim.pool.has_min_values:
             options = tuple(
                 one
@@ -209,42 +216,81 @@ class ClaimFilling:
                 if self._fits(ask, one) and not isinstance(holds_claim(self._fits, claim, one, requested, (ask,)), str)
             )
             if options and _lacks(claim.pool, options):
-                return ROOM
+                return claim.refused.setdefault(ask.room, ROOM)
         at, after = first_holding(self._fits, claim, options, ask, requested)
         if isinstance(after, str):
-            return after
-        head = options[at]
+            return claim.refused.setdefault(ask.room, after)
+        head, group = options[at], claim.group
+        options = options[at:] if at else options
         if check is not None:
             if not self._domains.takes(claim, head, ask, check):
                 return DOMAIN
-            if claim.group is None:
-                options = tuple(one for one in options[at:] if group_of(one) == group_of(head))
-                at, claim.group = 0, group_of(head)
-        self._domains.place(claim, head, ask)
-        claim.options, claim.state = options[at:] if at else options, after
-        claim.requested, claim.places_gpus, claim.volumes = requested, gpus, volumes
+            if group is None:
+                group = group_of(head)
+                options = tuple(one for one in options if group_of(one) == group)
+                if claim.pool.has_min_values and _lacks(claim.pool, options):
+                    return ROOM
+        return JoinedClaim(options, after, group, volumes, requested)
+
+    def _add(self, claim: NodeClaimDraft, ask: PodAsk, after: JoinedClaim) -> None:
+        claim.options, claim.state, claim.group, claim.volumes, claim.requested = after
+        claim.places_gpus = claim.places_gpus or bool(ask.request)
+        self._domains.place(claim, claim.option, ask)
         claim.asks.append(ask)
         claim.places.setdefault(ask.place, ask)
-        return None
 
-    def _open(self, ask: PodAsk, check: DomainCheck | None) -> bool:
+    def _use_new(self, ask: PodAsk, check: DomainCheck | None) -> bool:
+        """Add the pod to a claim that becomes larger, if that costs no more than a new claim, else to a new claim."""
+        opening = self._opening(ask, check)
+        price = EnlargementPrice(math.inf, 0)
+        if opening is not None:
+            price = EnlargementPrice(opening[1].options[0].price, opening[0].pool.pool.weight)
+        if self._seeded.offer(ask, check, lambda claim: self._enlarge(claim, ask, check, price), price):
+            return True
+        if opening is None:
+            return False
+        claim, after = opening
+        self._add(claim, ask, after)
+        if claim.pool.has_min_values:
+            claim.reserved = claim.options
+        self._limits.take(claim.reserved)
+        self._buy(claim)
+        return True
+
+    def _enlarge(
+        self, claim: NodeClaimDraft, ask: PodAsk, check: DomainCheck | None, price: EnlargementPrice
+    ) -> str | None:
+        """Add the pod to a claim that becomes larger; else return the kind of refusal."""
+        larger = self._larger.larger(claim, ask, price)
+        if isinstance(larger, str):
+            return larger
+        refusal = self._join(larger, ask, check)
+        if refusal is None:
+            self._larger.replace(claim, larger)
+            self._buy(larger)
+            self._seeded.append(larger)
+        return refusal
+
+    def _buy(self, claim: NodeClaimDraft) -> None:
+        self._claims[claim.name] = claim
+        self._offers.append(claim)
+
+    def _opening(self, ask: PodAsk, check: DomainCheck | None) -> tuple[NodeClaimDraft, JoinedClaim] | None:
+        """Return a claim without pods, and what it becomes with the pod; None if no pool has a node for it."""
         for found in self._pools:
             for group in self._starting(ask, found):
                 options = self._limits.within(group)
                 if not options:
                     continue
                 claim = self._draft(found, options, one_group=not ask.free)
-                if self._join(claim, ask, check) is None:
-                    if found.has_min_values:
-                        claim.reserved = claim.options
-                    self._limits.take(claim.reserved)
-                    self.claims.append(claim)
-                    return True
-        return False
+                after = self._joined(claim, ask, check)
+                if not isinstance(after, str):
+                    return claim, after
+        return None
 
     def _starting(self, ask: PodAsk, found: PoolOptions) -> list[tuple[NodeOption, ...]]:
         """Return the options of a pool that hold the pod alone: together, or by offering if it depends on others."""
-        place = (ask.number, id(found))
+        place = (ask.room, ask.free, id(found))
         known = self._starts.get(place)
         if known is None:
             holding: list[NodeOption] = []

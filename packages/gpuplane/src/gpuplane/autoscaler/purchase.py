@@ -4,24 +4,26 @@
 2. Pods whose place depends on no other pod are covered by whole sets of nodes, priced together, one weight of pools
    after the other (`covering`).
 3. What is proposed is placed pod by pod with the scheduler's code; pods that remain, and those that depend on others,
-   fill the nodes and open new ones (`filling`).
+   fill the nodes, make them larger or open new ones, whichever costs less (`filling`).
 4. Each node becomes the cheapest type that holds the same pods.
 
 A pod that gets no node gives up a preference, with all of its kind, and these steps begin again with the pods that are
-left. Few pods are also filled in Karpenter's way, with the knowledge of shares, and the cheaper answer is taken. Pure:
-the same question has the same answer.
+left. Few pods are also filled in Karpenter's way, with the knowledge of shares. Of many pods, those that change nothing
+for the others are also placed last, in the room that the others leave. The cheaper answer is taken. Pure: the same
+question has the same answer.
 
 Invariant: preferences leave no more pods without a node than there would be without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
 
 from gpuplane.autoscaler.asks import PodAsk
+from gpuplane.autoscaler.claim_domains import pods_that_count
 from gpuplane.autoscaler.claims import Compatibility
 from gpuplane.autoscaler.covering import cover
 from gpuplane.autoscaler.existing import ExistingNode
@@ -33,7 +35,7 @@ from gpuplane.autoscaler.volume_limits import too_many
 from gpuplane.autoscaler.why_waiting import why_not
 from kubekit.scheduling.podinfo import Requests
 
-_FEW: Final = 200  # pods up to which both ways are tried
+_FEW: Final = 200  # pods up to which Karpenter's way is tried too
 
 
 class BoughtNode(msgspec.Struct, frozen=True):
@@ -98,11 +100,20 @@ def decide_as_karpenter(asks: Sequence[PodAsk], pools: Sequence[PoolOptions]) ->
 def _cheapest(
     asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode], placed: PlacedPods
 ) -> NodePurchase:
-    covered = _by_covering(asks, pools, existing, placed)
-    if len(asks) > _FEW:
-        return covered
-    filled = _by_filling(asks, pools, existing, placed, cheapest=True)
-    return min(covered, filled, key=lambda answer: (len(answer.waiting), _relaxations(answer), answer.price))
+    answers = [_by_covering(asks, pools, existing, placed)]
+    if len(asks) <= _FEW:
+        answers.append(_by_filling(asks, pools, existing, placed, cheapest=True))
+    elif last := _may_be_last(asks):
+        answers.append(_by_covering(asks, pools, existing, placed, last))
+    return min(answers, key=lambda answer: (len(answer.waiting), _relaxations(answer), answer.price))
+
+
+def _may_be_last(asks: Sequence[PodAsk]) -> frozenset[str]:
+    """Return the free pods that change nothing for pods that depend on others; empty if no pod depends on others."""
+    if all(ask.free for ask in asks):
+        return frozenset()
+    counting = pods_that_count(asks)
+    return frozenset(ask.key for ask in asks if ask.free and ask.key not in counting)
 
 
 def _relaxations(answer: NodePurchase) -> int:
@@ -126,8 +137,18 @@ def _by_filling(
 
 
 def _by_covering(
-    asks: Sequence[PodAsk], pools: Sequence[PoolOptions], existing: Sequence[ExistingNode], placed: PlacedPods
+    asks: Sequence[PodAsk],
+    pools: Sequence[PoolOptions],
+    existing: Sequence[ExistingNode],
+    placed: PlacedPods,
+    last: Collection[str] = (),
 ) -> NodePurchase:
+    """Return an answer of the linear program.
+
+    Args:
+        last: free pods, by namespace/name, that are placed after all others: in the room that those leave, then by the
+            program.
+    """
     limits = PoolLimits(found.pool for found in pools)
     filling = ClaimFilling(pools, limits, existing, placed)
     fits = Compatibility()
@@ -135,11 +156,11 @@ def _by_covering(
     weights = sorted({found.pool.weight for found in coverable}, reverse=True)
     order = {ask.key: at for at, ask in enumerate(asks)}
 
-    def place(some: Sequence[PodAsk]) -> list[PodAsk]:
+    def cover_then_fill(some: Sequence[PodAsk]) -> list[PodAsk]:
         kinds: dict[int, tuple[PatternKind, PodAsk]] = {}
         waiting: dict[int, list[PodAsk]] = {}
         rest: list[PodAsk] = []
-        for ask in filling.fill_nodes(some):
+        for ask in some:
             kind = kinds[ask.number][0] if ask.number in kinds else kind_of_ask(ask)
             if kind is None:
                 rest.append(ask)
@@ -150,6 +171,13 @@ def _by_covering(
             _cover(filling, [found for found in coverable if found.pool.weight == weight], kinds, waiting, fits)
         rest += [ask for left in waiting.values() for ask in left]
         return filling.add_all(sorted(rest, key=lambda ask: order[ask.key]))
+
+    def place(some: Sequence[PodAsk]) -> list[PodAsk]:
+        some = filling.fill_nodes(some)
+        left = cover_then_fill([ask for ask in some if ask.key not in last])
+        if last:
+            left += cover_then_fill(filling.fill_claims([ask for ask in some if ask.key in last]))
+        return left
 
     left = _relaxing(asks, place)
     filling.cheapen()

@@ -41,6 +41,10 @@ def deleted(cluster: ClaimedNodes) -> set[str]:
     return {pod["metadata"]["name"] for pod in cluster.pods() if "deletionTimestamp" in pod["metadata"]}
 
 
+def events(cluster: ClaimedNodes, reason: str) -> list[dict[str, Any]]:
+    return [event for event in cluster.registry.list("events") if event["reason"] == reason]
+
+
 async def test_a_deleted_claim_drains_its_node_then_ends_instance_node_and_claim(cluster: ClaimedNodes) -> None:
     await cluster.add("a")
     await cluster.add_pod("work", "a")
@@ -55,8 +59,8 @@ async def test_a_deleted_claim_drains_its_node_then_ends_instance_node_and_claim
         assert node["metadata"]["labels"]["node.kubernetes.io/exclude-from-external-load-balancers"] == "karpenter"
         assert not cluster.cloud.terminated
 
-        await cluster.events.flush()
-        [evicted] = [one for one in cluster.registry.list("events") if one["reason"] == "Evicted"]
+        # The recorder writes the event after the answer to the eviction.
+        [evicted] = await cluster.until(lambda: events(cluster, "Evicted"))
         assert evicted["involvedObject"]["name"] == "work"
         await cluster.kill_pods()
         await cluster.until(lambda: cluster.claim("a") is None)
@@ -138,13 +142,14 @@ async def test_a_budget_holds_the_node_and_the_reason_is_an_event(cluster: Claim
         await delete(cluster, "a")
         await cluster.until(lambda: cluster.condition("a", nodeclaim.DRAINED))
         await cluster.clock.advance(60)
-        await cluster.until(lambda: "FailedDraining" in {event["reason"] for event in cluster.registry.list("events")})
+        both = {"Node", "NodeClaim"}
+        await cluster.until(
+            lambda: {one["involvedObject"]["kind"] for one in events(cluster, "FailedDraining")} == both
+        )
         assert not deleted(cluster)
         assert not cluster.cloud.terminated
-        told = [one for one in cluster.registry.list("events") if one["reason"] == "FailedDraining"]
-        assert {one["involvedObject"]["kind"] for one in told} == {"Node", "NodeClaim"}
         await cluster.clock.advance(120)
-        assert sum(one["count"] for one in cluster.registry.list("events") if one["reason"] == "FailedDraining") <= 4
+        assert sum(one["count"] for one in events(cluster, "FailedDraining")) <= 4
 
         await cluster.registry.delete(("policy", "poddisruptionbudgets"), "default", "b")
         await cluster.until(lambda: deleted(cluster) == {"work"})
@@ -161,8 +166,7 @@ async def test_the_grace_of_a_claim_ends_a_drain_that_a_budget_holds(cluster: Cl
 
         await cluster.until(lambda: deleted(cluster) == {"work"}, seconds=60)
         await cluster.until(lambda: cluster.claim("a") is None, seconds=90)  # though the pod is still there
-        events = cluster.registry.list("events")
-        assert "default/work" in str([one for one in events if one["reason"] == "TerminationGracePeriodExpiring"])
+        await cluster.until(lambda: "default/work" in str(events(cluster, "TerminationGracePeriodExpiring")))
 
 
 async def test_attached_volumes_hold_the_instance(cluster: ClaimedNodes) -> None:
