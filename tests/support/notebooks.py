@@ -56,7 +56,7 @@ def compute_beyond(size: int) -> str:
 def ask(address: str, path: str, token: str, body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"http://{address}{path}", data, {"Authorization": f"token {token}"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return json.load(answer)
 
 
@@ -66,7 +66,7 @@ class Kernel:
     def __init__(self, address: str, token: str) -> None:
         found = ask(address, "/api/kernels", token, {"name": "python3"})
         url = f"ws://{address}/api/kernels/{found['id']}/channels?token={token}"
-        self._socket = websocket.create_connection(url, timeout=40)
+        self._socket = websocket.create_connection(url, timeout=120)
 
     def run(self, code: str) -> str:
         """Runs a cell; what it printed."""

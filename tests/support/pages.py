@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tests.support import find_kubectl
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ASKED_FOR = os.environ.get("GPUPLANE_TEST_PAGES") == "1"
 HOW_TO_ASK = "runs a page of the documentation: make test-kubernetes asks for it with GPUPLANE_TEST_PAGES=1"
+PATIENCE_SECONDS: Final = 400.0  # the commands of a block have limits of their own: two of two minutes
 _FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -54,12 +55,22 @@ class PageShell:
     def script(self, text: str) -> list[str]:
         return ["bash", "-e", "-c", f"set -a; source ./state\n{text}\ndeclare -px | grep -v ' BASH' > state"]
 
-    def run(self, text: str) -> str:
+    def done(self, text: str) -> subprocess.CompletedProcess[str]:
+        """Run commands that must succeed."""
         done = subprocess.run(
-            self.script(text), cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=150
+            self.script(text),
+            cwd=self.home,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        return done
+
+    def run(self, text: str) -> str:
+        """Return what commands print, which must succeed."""
+        return self.done(text).stdout
 
     @contextlib.contextmanager
     def forward(self, text: str) -> Iterator[str]:

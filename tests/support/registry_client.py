@@ -98,20 +98,13 @@ class RegistryClient:
         *,
         bad: Any = None,
     ) -> AsyncGenerator[WatchEvent[Any], None]:
-        queue: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[float, str, dict[str, Any]]] = asyncio.Queue()
         seen = int(resource_version)
-        last = 0.0
 
         def note(change: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
-            nonlocal last
             if namespace and obj["metadata"].get("namespace") != namespace:
                 return
-            # NB: never before the change that came before it.
-            last = max(last, self._clock.now() + self._delay())
-            if last <= self._clock.now():
-                queue.put_nowait((change, obj))
-            else:
-                self._clock.call_later(last - self._clock.now(), lambda: queue.put_nowait((change, obj)))
+            queue.put_nowait((self._clock.now() + self._delay(), change, obj))
 
         # Subscribed at once: nothing that happens after the list is missed.
         end = self.registry.subscribe(_named(kind.RESOURCE), note)
@@ -119,7 +112,11 @@ class RegistryClient:
         async def follow() -> AsyncGenerator[WatchEvent[Any], None]:
             try:
                 while True:
-                    change, obj = await queue.get()
+                    # NB: all changes wait here, one after the other: a timer for each of them would let a change
+                    # that is due at once overtake an earlier one that is due at the same moment.
+                    due, change, obj = await queue.get()
+                    if due > self._clock.now():
+                        await self._clock.sleep(due - self._clock.now())
                     if int(obj["metadata"]["resourceVersion"]) > seen:
                         found = _convert(obj, kind)
                         yield WatchEvent(EventType(change), found, found.metadata.resource_version)
@@ -138,9 +135,9 @@ class RegistryClient:
         body = dict(obj) if isinstance(obj, dict) else to_dict(obj)
         body = {"apiVersion": where.api_version, "kind": where.kind, **body}
         space = namespace or body["metadata"].get("namespace")
-        if self.stopped.is_set() and where.kind == "Event":
-            raise Unreachable("cut")  # the recorder gives up at its end, instead of waiting
-        made = await self._write(lambda: self.registry.create(_named(where), space, body, manager=manager))
+        made = await self._write(
+            lambda: self.registry.create(_named(where), space, body, manager=manager), is_event=where.kind == "Event"
+        )
         return made if isinstance(obj, dict) else _convert(made, type(obj))
 
     async def patch(self, kind: Any, name: str, patch: Any, namespace: str | None = None, type: str = "merge",
@@ -148,7 +145,8 @@ class RegistryClient:
         made = await self._write(
             lambda: self.registry.patch(
                 _named(kind.RESOURCE), namespace, name, patch, type, subresource=subresource, manager=manager
-            )
+            ),
+            is_event=kind.RESOURCE.kind == "Event",
         )
         return _convert(made, kind)
 
@@ -169,8 +167,8 @@ class RegistryClient:
         await self._write(lambda: self.registry.delete("pods", parts[4], parts[6]))
         return b"{}"
 
-    async def _write(self, do: Callable[[], Any]) -> Any:
-        await self._alive()
+    async def _write(self, do: Callable[[], Any], *, is_event: bool = False) -> Any:
+        await self._alive(is_event=is_event)
         self.writes += 1
         fault = self._fault()
         self.fenced = self.fenced or fault is WriteFault.LEASE
@@ -180,7 +178,7 @@ class RegistryClient:
             self._clock.call_later(LATE_SECONDS, lambda: self._arrive(do))
         if fault in (WriteFault.STOP_BEFORE, WriteFault.STOP_LATE):
             self.stopped.set()
-        await self._alive()
+        await self._alive(is_event=is_event)
         if fault is WriteFault.BEFORE:
             raise Unreachable("cut")
         try:
@@ -189,7 +187,7 @@ class RegistryClient:
             raise from_response(failure.status, msgspec.json.encode(failure.to_status())) from None
         if fault is WriteFault.STOP_AFTER:
             self.stopped.set()
-        await self._alive()
+        await self._alive(is_event=is_event)
         if fault is WriteFault.AFTER:
             raise Unreachable("cut")
         return answer
@@ -205,9 +203,15 @@ class RegistryClient:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
 
-    async def _alive(self) -> None:
-        """Wait for ever once the process has been stopped, until its task is cancelled."""
+    async def _alive(self, *, is_event: bool = False) -> None:
+        """Wait for ever once the process has been stopped, until its task is cancelled.
+
+        The write of an event fails instead: the recorder lives on for up to five seconds of real time to write what
+        waits, after the process's task has been cancelled.
+        """
         if self.stopped.is_set():
+            if is_event:
+                raise Unreachable("cut")
             await asyncio.Event().wait()
 
 

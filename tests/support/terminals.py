@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 120.0
 _CODES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -11,7 +11,7 @@ from tests.support.realkube import binaries
 CHART: Final = Path(__file__).parents[3] / "deploy/chart/gpuplane"
 
 
-def helm(*arguments: str, code: int = 0, values: str = "", patience_s: float = 100.0) -> str:
+def helm(*arguments: str, code: int = 0, values: str = "", patience_s: float = 400.0) -> str:
     """What a command prints, to both; `code` is what it must exit with, `values` a values file's text.
 
     Raises Unavailable when there is no helm and none can be built.

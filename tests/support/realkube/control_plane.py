@@ -35,9 +35,10 @@ from tinykube.cluster.directory import RunningProcess
 HOST: Final = "127.0.0.1"
 SERVICES: Final = "10.96.0.0/16"
 PARTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-_PATIENCE_S: Final = 90.0
+_PATIENCE_S: Final = 240.0
 _POLL_S: Final = 0.05
-_PORTS: Final = (20000, 32000)
+_PORTS: Final = range(20000, 30240)
+_PORTS_OF_NETWORK: Final = 40
 Progress = Callable[[str], None]
 
 
@@ -245,7 +246,11 @@ class ControlPlane:
             return msgspec.json.decode(self._file.read_bytes(), type=State)
         parts = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "registry")
         names = ("etcd", "etcd-peer", *parts)
-        return State(dict(zip(names, free_ports(len(names)), strict=True)), networks.take(self.directory))
+        network = networks.take(self.directory)
+        # Clusters that begin at the same moment would otherwise find the same ports free.
+        first = _PORTS.start + network * _PORTS_OF_NETWORK
+        ports = free_ports(len(names), range(first, first + _PORTS_OF_NETWORK))
+        return State(dict(zip(names, ports, strict=True)), network)
 
     def _save(self) -> None:
         new = self._file.with_suffix(".new")
@@ -292,11 +297,11 @@ def _wait_gone(running: RunningProcess) -> None:
     processes.reap(running.pid)
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, among: range = _PORTS) -> list[int]:
     """NB: below those that the kernel gives to clients: a process that is killed must find its port free again."""
     found: list[int] = []
     while len(found) < count:
-        port = random.randrange(*_PORTS)
+        port = random.choice(among)
         with contextlib.suppress(OSError), socket.create_server((HOST, port)):
             found += [port] if port not in found else []
     return found

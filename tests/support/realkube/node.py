@@ -258,7 +258,7 @@ class KubernetesNode:
             (self.root / name).write_text(text)
 
 
-def wait_ready(node: KubernetesNode, patience_s: float = 120.0) -> None:
+def wait_ready(node: KubernetesNode, patience_s: float = 240.0) -> None:
     """Returns when the API server has seen the machine Ready. Raises NoAnswer with the kubelet's last line."""
 
     async def ready() -> None:

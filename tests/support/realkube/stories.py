@@ -26,13 +26,14 @@ from tests.support.realkube import files, images, workloads
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference, inventory
+from tests.support.realkube.life import COMMAND_S, until_as
 from tests.support.realkube.node import KubernetesNode, wait_ready
 from tests.support.realkube.registry import Registry
 from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, until_objects
 
 SHARED: Final = Path(__file__).parents[4] / "shared" / "manifests"
 WITH_MANIFESTS: Final = [
-    pytest.mark.deadline(400),  # the first test of all makes the cluster
+    pytest.mark.deadline(900),  # the first test of all makes the cluster
     pytest.mark.skipif(not SHARED.exists(), reason="no shared manifests beside this checkout"),
 ]
 HARDWARE: Final = "k80-boards-ubuntu22"
@@ -57,7 +58,9 @@ class StoryCluster:
     # -- what its administrator calls ------------------------------------------------------------------------------
     def run(self, *arguments: str, code: int = 0) -> str:
         """What a command prints, to both; `code` is what it must exit with."""
-        done = subprocess.run(arguments, env=self.environment, capture_output=True, text=True, timeout=150, check=False)
+        done = subprocess.run(
+            arguments, env=self.environment, capture_output=True, text=True, timeout=COMMAND_S, check=False
+        )
         assert done.returncode == code, f"{' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
@@ -90,7 +93,7 @@ class StoryCluster:
         await until_objects(client, GPUNode, lambda found: any(map(gpu_node_is_ready, found)))
         await self.offers(client, GPUS)
         for name in _OPERATOR:
-            waits = ("wait", "--for=condition=Available", "--timeout=60s", f"deployment/{name}")
+            waits = ("wait", "--for=condition=Available", "--timeout=240s", f"deployment/{name}")
             await asyncio.to_thread(self.kubectl, "-n", NAMESPACE, *waits)
 
     async def offers(self, client: Client, count: int, resource: str = names.GPU_RESOURCE) -> None:
@@ -106,7 +109,7 @@ class StoryCluster:
         """Nothing is installed: no object, label or file that was not there before."""
         if await self._has_namespace(client):
             await asyncio.to_thread(self.gpuplane, "uninstall", "-q")
-        assert difference(self.before, await inventory(client)) == ""
+        assert difference(self.before, await until_as(client, self.before)) == ""
         assert files.difference(self.files, self.node.files()) == {}
 
     async def look(self) -> None:

@@ -19,7 +19,7 @@ from tests.support.realkube import binaries
 from tests.support.realkube.binaries import Unavailable
 
 pytestmark = [
-    pytest.mark.deadline(500),
+    pytest.mark.deadline(900),
     pytest.mark.skipif(not pages.ASKED_FOR, reason=pages.HOW_TO_ASK),
 ]
 SAVE, INSTALL, COMPARE, BACK = pages.commands("tasks/move.md")

@@ -17,7 +17,7 @@ from tests.support.until import until
 
 PRINTED = Path(__file__).parents[5] / "shared" / "manifests" / "gpu-operator" / "notebook-example.yaml"
 pytestmark = [
-    pytest.mark.deadline(300),
+    pytest.mark.deadline(900),
     pytest.mark.skipif(
         not pages.ASKED_FOR or jupyter.find() is None, reason=f"{pages.HOW_TO_ASK}; it installs Jupyter"
     ),
@@ -46,13 +46,13 @@ async def test_the_printed_notebook_answers_on_its_node_port_and_computes_on_its
         return found[1] if found else ""
 
     await told(UP, "export KUBECONFIG=~/.gpuplane/example.kubeconfig", "gpuplane install --wait")
-    await told(f"kubectl apply -f {PRINTED}", "kubectl wait pod/tf-notebook --for=condition=Ready --timeout=60s")
-    key = await until(token, what="the notebook prints its token", seconds=60.0)
+    await told(f"kubectl apply -f {PRINTED}", "kubectl wait pod/tf-notebook --for=condition=Ready --timeout=240s")
+    key = await until(token, what="the notebook prints its token", seconds=240.0)
 
     async def status() -> Any:
         return await asyncio.to_thread(ask, ADDRESS, "/api/status", key)
 
-    assert (await until(status, what="the node port answers", ignored=OSError, seconds=60.0))["kernels"] == 0
+    assert (await until(status, what="the node port answers", ignored=OSError, seconds=240.0))["kernels"] == 0
     kernel = await asyncio.to_thread(Kernel, ADDRESS, key)
     try:
         computed = await asyncio.to_thread(kernel.run, compute_beyond(20 << 30))

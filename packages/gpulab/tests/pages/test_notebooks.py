@@ -14,7 +14,7 @@ from tests.support.notebooks import Kernel, ask, compute_beyond
 from tests.support.pages import PageShell
 
 pytestmark = [
-    pytest.mark.deadline(300),
+    pytest.mark.deadline(900),
     pytest.mark.skipif(
         not pages.ASKED_FOR or jupyter.find() is None, reason=f"{pages.HOW_TO_ASK}; it installs Jupyter"
     ),

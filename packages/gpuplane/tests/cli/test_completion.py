@@ -76,6 +76,7 @@ def test_kubectl_puts_the_flag_before_the_value_itself(
     assert capsys.readouterr().out.splitlines() == [*listed, ":4"]
 
 
+@pytest.mark.deadline(600)  # each key that is completed starts a program
 @pytest.mark.parametrize("shell", SET_UP)
 async def test_a_shell_completes_by_the_script_that_is_printed(
     shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

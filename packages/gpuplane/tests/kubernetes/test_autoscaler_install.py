@@ -31,10 +31,9 @@ from packages.gpuplane.tests.kubernetes.chart_values import is_hook, rendered
 from packages.gpuplane.tests.kubernetes.test_chart import create, delete
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import difference
-from tests.support.realkube.life import PATIENCE_S, account_config, asked_of, gpuplane, settled, until_as
+from tests.support.realkube.life import PATIENCE_S, account_config, asked_of, gpuplane, settled, take_away, until_as
 from tests.support.until import until
 
-pytestmark = pytest.mark.deadline(300)
 PATHS = {
     "Provisioner": Provisioner.RESOURCE.path(),
     "NodePool": NodePool.RESOURCE.path(),
@@ -48,7 +47,9 @@ PATHS = {
 @pytest.fixture
 async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:
     async with Client.connect(control_plane.kubeconfig) as client:
+        await take_away(control_plane, client)  # what a run left that was cut short
         yield client
+        await take_away(control_plane, client)
 
 
 async def served(client: Client) -> bool:
@@ -107,9 +108,12 @@ async def test_the_chart_ends_the_nodes_before_it_goes(control_plane: ControlPla
     )
     # Of equal weight, helm runs them by name: the nodes end while the policy still says how.
     assert [name for _, name in before_delete] == ["gpuplane-end-nodes", "gpuplane-take-back"]
+    own = [one for one in hooks if "end-nodes" in one["metadata"]["name"]]
+    for manifest in own:
+        if manifest["kind"] != "Job":
+            await delete(client, manifest)  # of a run that was cut short
     before = await settled(client)
     await asyncio.to_thread(gpuplane, control_plane, "install", "-q", "--autoscaler", "--cluster-name", "demo")
-    own = [one for one in hooks if "end-nodes" in one["metadata"]["name"]]
     try:
         await until(lambda: served(client), what="Karpenter's kinds", seconds=PATIENCE_S)
         claim = yaml.safe_load(CLAIM)
@@ -143,5 +147,5 @@ async def test_the_chart_ends_the_nodes_before_it_goes(control_plane: ControlPla
         for manifest in own:
             if manifest["kind"] != "Job":
                 await delete(client, manifest)
-        await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
+        await take_away(control_plane, client)
     assert not (left := difference(before, await until_as(client, before))), left

@@ -21,15 +21,20 @@ from packages.gpuplane.tests.kubernetes.chart_values import is_hook, place, rend
 from tests.support.realkube.chart import CHART, helm
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference
-from tests.support.realkube.life import account_config, asked_of, gpuplane, settled, until_as
+from tests.support.realkube.life import account_config, asked_of, gpuplane, settled, take_away, until_absent, until_as
 
 pytestmark = pytest.mark.usefixtures("with_helm")
+NAMESPACE = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}"
 
 
 async def test_install_upgrade_and_uninstall_leave_the_crds_alone(control_plane: ControlPlane) -> None:
     where = ("-n", names.OPERATOR_NAMESPACE, "--kubeconfig", str(control_plane.kubeconfig))
     crds = [name for kind, _, name in map(place, installation()) if kind == "CustomResourceDefinition"]
     async with Client.connect(control_plane.kubeconfig) as client:
+        # A run that was cut short left its own.
+        helm("uninstall", "gpuplane", "--no-hooks", "--ignore-not-found", "--wait", *where)
+        await take_away(control_plane, client)
+        await until_absent(client, NAMESPACE)
         before = await settled(client)
         helm("install", "gpuplane", str(CHART), "--no-hooks", "--create-namespace", *where)
         assert (await client.get(ClusterPolicy, "cluster-policy")).spec.driver.enabled
@@ -46,7 +51,7 @@ async def test_install_upgrade_and_uninstall_leave_the_crds_alone(control_plane:
         ]
         gpuplane(control_plane, "uninstall", "-q")
         # The namespace is helm's, and stays.
-        await client.request("DELETE", f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}")
+        await until_absent(client, NAMESPACE)
         assert not (left := difference(before, await until_as(client, before))), left
 
 
@@ -87,6 +92,10 @@ async def test_the_hooks_do_their_work_with_the_rights_they_have(control_plane: 
     jobs = {m["metadata"]["annotations"]["helm.sh/hook"]: m for m in hooks if m["kind"] == "Job"}
     assert sorted(jobs) == ["post-delete", "pre-delete", "pre-upgrade"]
     async with Client.connect(control_plane.kubeconfig) as client:
+        for manifest in hooks:
+            if manifest["kind"] != "Job":
+                await delete(client, manifest)  # of a run that was cut short
+        await take_away(control_plane, client)
         before = await settled(client)
         gpuplane(control_plane, "install", "-q")
         try:
@@ -108,7 +117,7 @@ async def test_the_hooks_do_their_work_with_the_rights_they_have(control_plane: 
             for manifest in hooks:
                 if manifest["kind"] != "Job":
                     await delete(client, manifest)
-            gpuplane(control_plane, "uninstall", "-q")
+            await take_away(control_plane, client)
         assert not (left := difference(before, await until_as(client, before))), left
 
 
@@ -134,7 +143,7 @@ async def until_left(client: Client, before: Objects, crds: list[str]) -> Object
     }
 
     found: Objects = {}
-    for _ in range(60):
+    for _ in range(240):
         found = await until_as(client, before, patience=1.0)
         if without_namespace(found).keys() == wanted:
             break

@@ -21,17 +21,19 @@ from gpuplane.operator.installation import installation, resource_of
 from kubekit.kube import AlreadyExists, Client, Forbidden, NotFound, SystemClock
 from tests.support.extender_world import gpu_pod
 from tests.support.realkube.control_plane import ControlPlane
-from tests.support.realkube.life import PATIENCE_S, account_config, gpuplane
+from tests.support.realkube.life import PATIENCE_S, account_config, take_away, until_absent
 from tests.support.until import until
 
 SINCE = "2026-01-01T00:00:00Z"
 MINE, SECRET, NODE = "explain-mine", "explain-secret", "explain-n1"
+TENANTS = (f"namespaces/{MINE}", f"namespaces/{SECRET}")
 
 
 @pytest.fixture
 async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
     """An installation without a running operator, two tenants, and a GPU of which the other one holds 90%."""
     async with Client.connect(control_plane.kubeconfig) as client:
+        await clear(control_plane, client)  # a run that was cut short left its own
         for manifest in installation():
             if manifest["kind"] not in ("ClusterPolicy", "Deployment"):
                 await client.apply(manifest, "test", resource=resource_of(manifest))
@@ -56,13 +58,16 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
         try:
             yield client
         finally:
-            for path in (f"/api/v1/namespaces/{SECRET}/pods/payroll", f"/api/v1/namespaces/{MINE}/pods/tune"):
-                with contextlib.suppress(NotFound):  # the controller manager may have been there first
-                    await client.request("DELETE", path, None, {"gracePeriodSeconds": 0})
-            for path in (f"/api/v1/nodes/{NODE}", f"/api/v1/namespaces/{MINE}", f"/api/v1/namespaces/{SECRET}"):
-                with contextlib.suppress(NotFound):
-                    await client.request("DELETE", path)
-            gpuplane(control_plane, "uninstall", "-q")
+            await clear(control_plane, client)
+
+
+async def clear(plane: ControlPlane, client: Client) -> None:
+    """Remove the installation, the node, and the tenants with all that they have; those of them that there are."""
+    for path in (f"/api/v1/namespaces/{SECRET}/pods/payroll", f"/api/v1/namespaces/{MINE}/pods/tune"):
+        with contextlib.suppress(NotFound):  # the controller manager may have been there first
+            await client.request("DELETE", path, None, {"gracePeriodSeconds": 0})
+    await take_away(plane, client)  # with the finalizers of requests, for which namespaces would wait
+    await until_absent(client, *(f"/api/v1/{path}" for path in (f"nodes/{NODE}", *TENANTS)))
 
 
 def node() -> dict[str, Any]:

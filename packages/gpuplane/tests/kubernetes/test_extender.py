@@ -27,8 +27,6 @@ NODES: Final = 60
 GPUS: Final = 8
 PODS: Final = int(os.environ.get("GPUPLANE_TEST_BURST", "1000"))
 
-pytestmark = pytest.mark.deadline(900)
-
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:

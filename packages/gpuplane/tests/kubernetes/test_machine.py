@@ -27,11 +27,11 @@ from kubekit.kube import ApiError, Client, NotFound
 from tests.support.gpu_programs import LOOK
 from tests.support.realkube import files, nri
 from tests.support.realkube.inventory import Objects, difference, inventory
+from tests.support.realkube.life import until_as
 from tests.support.realkube.node import KubernetesNode
 from tests.support.realkube.watching import PATIENCE_S, gpu_node_is_ready, log, node_is_ready, phase, until_objects
 
 MANIFEST = Path(demo.__file__).parent / "cuda-vectoradd.yaml"
-pytestmark = pytest.mark.deadline(400)  # the first one builds what is not in the cache yet
 NAMESPACE = names.OPERATOR_NAMESPACE
 
 
@@ -143,6 +143,7 @@ async def story(machine: KubernetesNode, bare: Bare) -> AsyncIterator[Story]:
         yield story
         # What a failed test has left would be in the way of its second try.
         await story.delete(*(pod.metadata.name for pod in await client.list(Pod, "default")))
+        await client.patch(Node, machine.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
 
 
 # A program that keeps a GPU and says which; CUDA by the library that CDI put into its container.
@@ -271,7 +272,7 @@ async def test_uninstall_leaves_nothing(story: Story, bare: Bare) -> None:
     await story.ready()
     assert story.node.files() != bare.files
     story.gpuplane("uninstall", "-q")
-    assert difference(bare.objects, await inventory(story.client)) == ""
+    assert difference(bare.objects, await until_as(story.client, bare.objects)) == ""
     assert files.difference(bare.files, story.node.files()) == {}
 
 

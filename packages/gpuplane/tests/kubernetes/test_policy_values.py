@@ -21,6 +21,7 @@ from kubekit.api.meta import ObjectMeta
 from kubekit.errors import KubekitError
 from kubekit.kube import Client
 from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.life import until_absent
 from tests.support.realkube.watching import until_objects
 
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "p", "uid": "u"}
@@ -177,13 +178,14 @@ async def test_a_service_monitor_reaches_kubernetes_or_is_reported_with_its_fiel
     wrong = {**monitor, "relabelings": [{"action": "rename"}]}
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     async with Client.connect(control_plane.kubeconfig) as client:
+        await until_absent(client, f"{path}/{MONITOR_NAME}")  # of a run that was cut short
         await client.request("POST", path, None, MONITOR_CRD)
         try:
             await until_objects(client, CustomResourceDefinition, is_established)
             assert await refused(client, ALL | exporter(monitor), monitored=True) == {}
             found = await refused(client, ALL | exporter(wrong), monitored=True)
         finally:
-            await client.request("DELETE", f"{path}/{MONITOR_NAME}")
+            await until_absent(client, f"{path}/{MONITOR_NAME}")
     (said,) = found.values()
     assert said.startswith("dcgmExporter.serviceMonitor: ") and "rename" in said
 

@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.install import apply
@@ -38,7 +36,6 @@ asyncio.run(run_light_nodes(count={count}, directory=Path({directory!r}), kubeco
                             machine={machine!r}))
 """
 
-pytestmark = pytest.mark.deadline(900)
 Writes = Counter[tuple[str, str]]
 """Successful writes by (account, resource)."""
 

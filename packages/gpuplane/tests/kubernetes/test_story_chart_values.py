@@ -16,7 +16,6 @@ from tests.support.realkube.inventory import inventory
 from tests.support.realkube.stories import NAMESPACE, StoryCluster
 from tests.support.realkube.watching import until_objects
 
-pytestmark = pytest.mark.deadline(600)
 THEIRS = Path(__file__).parents[4] / "tests/chart/charts/gpu-operator.json"
 EXPORTER = "nvidia-dcgm-exporter"
 

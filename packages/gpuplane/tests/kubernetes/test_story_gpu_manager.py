@@ -19,6 +19,7 @@ from kubekit.api.kinds import built_in
 from kubekit.kube import Client
 from tests.support.gpu_programs import LOOK
 from tests.support.realkube.stories import GPUS, WITH_MANIFESTS, StoryCluster, asked_extender
+from tests.support.realkube.watching import PATIENCE_S
 from tests.support.realkube.workloads import PYTHON
 from tests.support.until import until
 
@@ -43,7 +44,7 @@ async def extender(stories: StoryCluster, client: Client) -> AsyncIterator[str]:
     address = service["spec"]["clusterIP"]
     stories.node.reach(address)
     url = f"http://{address}:3456"
-    await until(lambda: asyncio.to_thread(get, f"{url}/version"), ignored=OSError, seconds=60.0)
+    await until(lambda: asyncio.to_thread(get, f"{url}/version"), ignored=OSError, seconds=PATIENCE_S)
     async with asked_extender(stories, url):
         await stories.offers(client, 100 * GPUS, names.VCUDA_CORE)
         yield url
@@ -54,7 +55,7 @@ async def extender(stories: StoryCluster, client: Client) -> AsyncIterator[str]:
 
 
 def get(url: str | urllib.request.Request) -> str:
-    with urllib.request.urlopen(url, timeout=5) as reply:
+    with urllib.request.urlopen(url, timeout=60) as reply:
         return str(reply.read().decode())
 
 
@@ -100,7 +101,7 @@ async def metrics_have(stories: StoryCluster, client: Client, pod: str, mib: flo
         rows = [row for row in text.splitlines() if row.startswith("container_request_gpu_memory{") and pod in row]
         return bool(rows) and float(rows[0].rpartition(" ")[2]) == mib
 
-    await until(is_there, what=f"metrics of {pod}", ignored=OSError, seconds=60.0)
+    await until(is_there, what=f"metrics of {pod}", ignored=OSError, seconds=PATIENCE_S)
 
 
 @pytest.mark.skip(

@@ -17,7 +17,7 @@ from tests.support.notebooks import Kernel, ask, compute_beyond
 from tests.support.realkube import workloads
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.stories import GPUS, NAMESPACE, WITH_MANIFESTS, StoryCluster
-from tests.support.realkube.watching import log, phase
+from tests.support.realkube.watching import PATIENCE_S, log, phase
 from tests.support.until import until
 
 pytestmark = WITH_MANIFESTS
@@ -96,14 +96,14 @@ async def test_a_notebook_answers_on_its_node_port_and_computes_on_its_gpu(
         found = re.search("token=([0-9a-f]{48})", await log(client, "tf-notebook"))
         return found[1] if found else ""
 
-    key = await until(token, what="the notebook prints its token", seconds=60.0)
+    key = await until(token, what="the notebook prints its token", seconds=PATIENCE_S)
     address = f"{stories.node.address}:{NODE_PORT}"
 
     async def status() -> Any:
         """NB: kube-proxy refuses the port until it has seen that the pod is ready."""
         return await asyncio.to_thread(ask, address, "/api/status", key)
 
-    answer = await until(status, what="the node port answers", ignored=OSError, seconds=60.0)
+    answer = await until(status, what="the node port answers", ignored=OSError, seconds=PATIENCE_S)
     assert answer["kernels"] == 0
     kernel = await asyncio.to_thread(Kernel, address, key)
     try:

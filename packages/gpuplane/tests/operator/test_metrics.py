@@ -55,14 +55,14 @@ async def test_they_follow_the_cluster_from_nothing_to_a_node_that_fails(played:
         await until(lambda: values(operator)["gpu_operator_reconciliation_last_success_ts_seconds"] > 1.7e9)
         await until(lambda: values(operator)["gpu_operator_reconciliation_status"] == 0, what="operands are not ready")
         # The last gates and the allocatable GPUs are no part of what is played: nodes get as far as their plugin.
+        stages = {f'{name}{{node="n{number}"}}' for name in NODE for number in range(2)}
+        await until(lambda: {values(operator).get(name) for name in stages} == {1}, what="two nodes with a plugin")
         now = values(operator)
         assert now["gpu_operator_gpu_nodes_total"] == 2
         assert now["gpu_operator_reconciliation_has_nfd_labels"] == 1
         assert now["gpu_operator_driver_auto_upgrade_enabled"] == 1
         assert now["gpu_operator_reconciliation_total"] > 0
         assert now["gpu_operator_reconciliation_failed_total"] < now["gpu_operator_reconciliation_total"]
-        for name in NODE:
-            assert {now[f'{name}{{node="n{number}"}}'] for number in range(2)} == {1}, name
         patch = {"status": {"stages": {"cuda": {"state": "failed", "reason": "VectorAddFailed"}}}}
         await played.registry.patch(("gpuplane.dev", "gpunodes"), None, "n0", patch, "merge")
         await until(lambda: values(operator)['gpu_operator_node_cuda_ready{node="n0"}'] == 0)

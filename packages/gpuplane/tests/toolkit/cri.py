@@ -16,7 +16,7 @@ from kubekit import rpc
 
 Fields = dict[int, list[Any]]
 _NODE: Final = 2  # NamespaceMode: the pod shares the machine's network, so that no CNI is needed
-SECONDS: Final = 60.0
+SECONDS: Final = 120.0
 
 
 class Executed(msgspec.Struct, frozen=True):

@@ -72,7 +72,7 @@ exec /usr/lib/runc "$@"
 """
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LIB: Final = "usr/lib/x86_64-linux-gnu"
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 120.0
 # The releases that the pages name. "built" is the one of the tests on real Kubernetes.
 RELEASES: Final = {"bookworm": "1.6", "trixie": "1.7", "forky": "2.1", "built": "2.4"}
 DOCKER_RELEASES: Final = {"bookworm": "20.10", "trixie": "26.1", "forky": "28.5"}

@@ -18,7 +18,7 @@ from packages.gpuplane.tests.toolkit.real_machine import (
     started,
 )
 
-pytestmark = pytest.mark.deadline(300)  # a machine is made, and its runtime started, in the test itself
+pytestmark = pytest.mark.deadline(600)  # a machine is made, and its runtime started, in the test itself
 
 STAND_IN = '#!/bin/busybox sh\necho "$@" >> /var/log/nvidia\nexec runc "$@"\n'
 

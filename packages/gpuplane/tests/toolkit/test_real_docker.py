@@ -19,10 +19,10 @@ from gpuplane.toolkit import ToolkitError, by_hand, health
 from gpuplane.toolkit.places import DOCKER
 from tests.support.realkube import binaries
 
-pytestmark = pytest.mark.deadline(300)  # a machine is made, and its runtime started, in the test itself
+pytestmark = pytest.mark.deadline(600)  # a machine is made, and its runtime started, in the test itself
 
 CACHE = Path.home() / ".cache/gpuplane/debian"
-START = 30.0  # seconds
+START = 120.0  # seconds
 
 
 class Machine:

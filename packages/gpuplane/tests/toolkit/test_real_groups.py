@@ -27,7 +27,7 @@ from packages.gpuplane.tests.toolkit.real_machine import (
 )
 from tests.support.until import until
 
-pytestmark = pytest.mark.deadline(300)  # a machine is made, and its runtime started, in the test itself
+pytestmark = pytest.mark.deadline(600)  # a machine is made, and its runtime started, in the test itself
 
 VIDEO = 44
 USER = 1000

@@ -32,7 +32,7 @@ from packages.gpuplane.tests.toolkit.real_machine import (
 )
 from tests.support.until import until
 
-pytestmark = pytest.mark.deadline(300)  # a machine is made, and its runtime started, in the test itself
+pytestmark = pytest.mark.deadline(600)  # a machine is made, and its runtime started, in the test itself
 
 SLEEP = ("/bin/busybox", "sleep", "1000")
 TOOLKIT = "usr/local/nvidia"
@@ -131,7 +131,7 @@ async def restart_docker(machine: RealMachine) -> None:
         now = machine.run("busybox", "cat", pid).stdout
         return now not in ("", before) and await health.info(machine.host, DOCKER_PATHS) is not None
 
-    await until(is_another, what="docker again", seconds=60.0, seen=lambda: machine.log[-2000:])
+    await until(is_another, what="docker again", seconds=120.0, seen=lambda: machine.log[-2000:])
 
 
 @pytest.mark.parametrize("release", list(DOCKER))

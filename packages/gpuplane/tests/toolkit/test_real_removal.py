@@ -14,7 +14,7 @@ from gpuplane.toolkit.applying import unconfigure
 from packages.gpuplane.tests.toolkit.machine import GPUS, VERSION
 from packages.gpuplane.tests.toolkit.real_machine import BUSYBOX, RELEASES, containerd_machine, lacking, started
 
-pytestmark = pytest.mark.deadline(300)  # a machine is made, and its runtime started, in the test itself
+pytestmark = pytest.mark.deadline(600)  # a machine is made, and its runtime started, in the test itself
 
 TOOLKIT = "usr/local/nvidia/toolkit"
 
