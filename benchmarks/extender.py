@@ -30,10 +30,11 @@ import uvloop
 from figures import show
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.scheduler.extender import LONGEST_BODY, Extender
+from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
+from gpuplane.scheduler.wire import LONGEST_BODY
 from kubekit.api.core import Node, Pod
 from kubekit.http_server import HttpAnswer, PostHandler, serving
 from kubekit.kube import EventRecorder, SystemClock

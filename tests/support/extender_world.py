@@ -14,10 +14,11 @@ from typing import Any
 from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.scheduler.extender import LONGEST_BODY, Extender
+from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
+from gpuplane.scheduler.wire import LONGEST_BODY
 from gpuplane.sharing import violations
 from kubekit.api.core import ConfigMap, Event, Node, Pod
 from kubekit.http_server import serving

@@ -168,7 +168,8 @@ def test_a_file_without_a_template_is_refused_with_its_name(tmp_path, text):
     path.write_text(text)
     with pytest.raises(InvalidInput) as caught:
         read_template(path)
-    assert caught.value.where == str(path)
+    # Text that is neither JSON nor YAML is refused with line and column: the parser names the end of the file.
+    assert caught.value.where == str(path) + (":2:1" if text == "{" else "")
 
 
 def test_a_notice_has_the_form_of_eventbridge():

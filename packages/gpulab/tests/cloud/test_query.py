@@ -83,3 +83,18 @@ def test_a_request_names_its_service_by_its_signature():
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Basic x"}])
 def test_a_request_without_a_signature_is_none_of_aws(headers):
     assert read_request(headers, b"Action=DescribeInstances") is None
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"\xff", b'"\xff"', b""])
+def test_a_json_request_that_cannot_be_read_has_no_parameters(body: bytes) -> None:
+    headers = {
+        "authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/eu-west-1/ssm/aws4_request",
+        "x-amz-target": "a.B",
+    }
+    found = read_request(headers, body)
+    assert found is not None
+    assert (found.action, found.parameters) == ("B", {})
+
+
+def test_fields_in_thousands_of_fields_are_left_out() -> None:
+    assert nested({"a" + ".b" * 5000: "1", "c.²": "2"}) == {"c": {"²": "2"}}

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuplane import names
+from gpuplane.cli.forms import as_document
+from gpuplane.cli.run import LogFormatter
 from gpuplane.cli.terminal import COLOURS, Console, clipped, harmless
 from kubekit.api.core import Deployment, Node
+from kubekit.errors import Terminal
 from packages.gpuplane.tests.cli.status_clusters import gpuplane, installed, report
 from tests.support.extender_world import World, gpu_pod
 from tests.support.terminals import on_terminal, plain
@@ -157,6 +162,34 @@ def test_control_characters_are_written_out_and_our_colours_stay() -> None:
     painted = "".join(screen.paint(colour, colour) for colour in COLOURS)
     assert harmless(f"{painted}\n\tü█") == f"{painted}\n\tü█"
     assert harmless("a\x1b[8mb\x1bc\r\x00\x7f\x9b") == "a^[[8mb^[c^M^@^?\\x9b"
+
+
+EVIL = "\x1b]0;title\x07\x1b[31mred\x9b2J\x7f"
+WRITTEN_OUT = "^[]0;title^G^[[31mred\\x9b2J^?"
+
+
+@pytest.mark.parametrize("colour", ["auto", "never"])
+def test_pipes_and_logs_get_no_commands_either(colour: str) -> None:
+    """A terminal may display them later; nothing of ours is coloured there, so no colour is left."""
+    out, err = io.StringIO(), io.StringIO()
+    screen = Console(out, err, colour=colour)
+    screen.print(EVIL)
+    screen.say(EVIL)
+    screen.error(Terminal(EVIL, where=EVIL, cure=EVIL))
+    assert out.getvalue() == f"{WRITTEN_OUT}\n"
+    assert err.getvalue().count(WRITTEN_OUT) == 4
+    record = logging.LogRecord("gpuplane", logging.INFO, "", 0, "pod=%s", (EVIL,), None)
+    assert LogFormatter("%(name)s %(message)s").format(record) == f"gpuplane pod={WRITTEN_OUT}"
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_documents_have_no_control_characters_and_the_same_content(form: str) -> None:
+    out = io.StringIO()
+    Console(out, io.StringIO()).print(as_document("Page", {"text": f"{EVIL}\x85\x00ü"}, form))
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", out.getvalue())
+    assert yaml.safe_load(out.getvalue())["text"] == f"{EVIL}\x85\x00ü"
+    if form == "json":
+        assert json.loads(out.getvalue())["text"] == f"{EVIL}\x85\x00ü"
 
 
 def test_a_window_shows_the_head_and_the_end() -> None:

@@ -315,7 +315,7 @@ def test_the_environment_has_priority_over_the_file() -> None:
 def test_a_configuration_that_the_plugin_refuses_is_refused_with_its_place() -> None:
     with pytest.raises(InvalidInput) as error:
         load(NodeConfiguration(b"version: v1\nflags: [\n", "/config/a"), {})
-    assert error.value.where == "/config/a:3"
+    assert error.value.where == "/config/a:3:1"
     with pytest.raises(InvalidInput, match="double") as error:
         load(NodeConfiguration(b"flags: {migStrategy: double}", "/config/a"), {})
     assert error.value.where == "/config/a" and error.value.cure

@@ -11,13 +11,17 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ResponseReceived, TrailersReceived
 
 from kubekit.errors import InvalidInput, Terminal
+from kubekit.protocol import deviceplugin_pb2 as pb
 from kubekit.protocol.sockets import address
-from kubekit.rpc import RpcError, Status, call
+from kubekit.rpc import RpcError, Status, call, framed
 from kubekit.rpc_server import serving
 
-ECHO, FAIL, SLOW, LARGE = "/t.T/Echo", "/t.T/Fail", "/t.T/Slow", "/t.T/Large"
+ECHO, FAIL, SLOW, LARGE, DECODE = "/t.T/Echo", "/t.T/Fail", "/t.T/Slow", "/t.T/Large", "/t.T/Decode"
 
 
 @contextlib.asynccontextmanager
@@ -101,6 +105,9 @@ class Methods:
         raise errors[request]
         yield b""
 
+    async def decode(self, request: bytes) -> AsyncIterator[bytes]:
+        yield pb.AllocateRequest.FromString(request).SerializeToString()
+
     async def large(self, request: bytes) -> AsyncIterator[bytes]:
         yield bytes(3_000_000)
 
@@ -117,7 +124,7 @@ class Methods:
 async def ours(socket: Path) -> AsyncIterator[tuple[Methods, Callable[..., Any]]]:
     """Our server, and the whole library's client of it."""
     methods = Methods()
-    table = {ECHO: methods.echo, FAIL: methods.fail, LARGE: methods.large, SLOW: methods.slow}
+    table = {ECHO: methods.echo, FAIL: methods.fail, LARGE: methods.large, SLOW: methods.slow, DECODE: methods.decode}
     async with serving(table, socket):
         with address(socket) as target:
             async with grpc.aio.insecure_channel(target) as channel:
@@ -188,3 +195,61 @@ async def test_a_caller_that_speaks_something_else_disturbs_nobody(tmp_path: Pat
         await asyncio.wait_for(reader.read(), 10)
         writer.close()
         assert await unary(ECHO)(b"hello") == b"hello"
+
+
+def sent(path: bytes, body: bytes) -> bytes:
+    """The bytes of one call; `body` takes the place of a framed message."""
+    connection = H2Connection(H2Configuration(client_side=True, header_encoding=None, validate_outbound_headers=False))
+    connection.initiate_connection()
+    headers = [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"localhost"), (b":path", path)]
+    connection.send_headers(1, [*headers, (b"te", b"trailers"), (b"content-type", b"application/grpc")])
+    connection.send_data(1, body, end_stream=True)
+    return connection.data_to_send()
+
+
+async def status_of(socket: Path, request: bytes) -> dict[str, str]:
+    """The headers and trailers that answer a request."""
+    connection = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+    connection.initiate_connection()
+    connection.send_headers(1, [(":method", "POST"), (":scheme", "http"), (":authority", "l"), (":path", ECHO)])
+    reader, writer = await asyncio.open_unix_connection(socket)
+    writer.write(request)
+    found: dict[str, str] = {}
+    async with asyncio.timeout(10):
+        while "grpc-status" not in found and (data := await reader.read(1 << 16)):
+            for event in connection.receive_data(data):
+                if isinstance(event, ResponseReceived | TrailersReceived):
+                    found |= {str(name): str(value) for name, value in event.headers or ()}
+    writer.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\0", b"\0\0\0\0\x05abc", b"\0\0\0\0\x01abc", b"\x01\0\0\0\x01a", b"\0\xff\xff\xff\xffa"],
+    ids=["empty", "no length", "too short", "two messages", "compressed", "4 GiB"],
+)
+async def test_a_request_that_is_not_one_plain_message_is_refused(
+    tmp_path: Path, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ours(tmp_path / "s") as (_, unary):
+        found = await status_of(tmp_path / "s", sent(ECHO.encode(), body))
+        assert (found["grpc-status"], found["grpc-message"]) == ("3", "the request is not one plain message")
+        assert await unary(ECHO)(b"hello") == b"hello"
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_message_that_cannot_be_decoded_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with ours(tmp_path / "s") as (_, unary):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await unary(DECODE)(b"\xff\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "the request is no message" in (caught.value.details() or "")
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_header_that_is_no_text_disturbs_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with ours(tmp_path / "s") as (_, unary):
+        assert await status_of(tmp_path / "s", sent(b"/\xff\xfe", framed(b"a"))) == {}
+        assert await unary(ECHO)(b"hello") == b"hello"
+    assert "Traceback" not in caplog.text

@@ -127,9 +127,10 @@ def _message(answer: bytearray, said: Mapping[str, str], where: str) -> bytes:
         known = status.isdecimal() and int(status) in list(Status)
         details = unquote(said.get("grpc-message", "")) or f"HTTP status {said.get(':status', 'missing')}"
         raise RpcError(Status(int(status)) if known else Status.UNKNOWN, details, where=where)
-    if len(answer) < PREFIX or answer[0] or len(answer) != PREFIX + int.from_bytes(answer[1:PREFIX], "big"):
+    message = unframed(answer)
+    if message is None:
         raise RpcError(Status.INTERNAL, "the answer is not one plain message", where=where)
-    return bytes(answer[PREFIX:])
+    return message
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
@@ -142,6 +143,13 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 def framed(message: bytes) -> bytes:
     """A message as it goes over the wire."""
     return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def unframed(data: bytes | bytearray) -> bytes | None:
+    """The message of `framed` bytes; None for anything but one whole message without compression."""
+    if len(data) < PREFIX or data[0] or len(data) != PREFIX + int.from_bytes(data[1:PREFIX], "big"):
+        return None
+    return bytes(data[PREFIX:])
 
 
 def take(connection: H2Connection, event: DataReceived) -> None:

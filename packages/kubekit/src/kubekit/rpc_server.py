@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from google.protobuf.message import DecodeError
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset, WindowUpdated
@@ -24,7 +25,7 @@ from h2.exceptions import ProtocolError
 
 from kubekit.errors import InvalidInput, KubekitError
 from kubekit.protocol.sockets import address
-from kubekit.rpc import CONTENT_TYPE, LONGEST, PREFIX, READ_SIZE, Status, closed, framed, take
+from kubekit.rpc import CONTENT_TYPE, LONGEST, READ_SIZE, Status, closed, framed, take, unframed
 
 log = logging.getLogger("kubekit.rpc")
 
@@ -100,7 +101,7 @@ class _Connection:
                 for event in self._http.receive_data(data):
                     self._heard(event)
                 self._flush()
-        except (ConnectionError, ProtocolError) as error:
+        except (ConnectionError, ProtocolError, UnicodeDecodeError) as error:  # of a header that is no UTF-8
             log.debug("connection of a caller ended: %s", error)
             self._flush()  # the reason, for the other side
         finally:
@@ -139,11 +140,16 @@ class _Connection:
         self._http.send_headers(stream, [(":status", "200"), CONTENT_TYPE])
         try:
             method = self._methods.get(path)
+            request = unframed(body)
             if method is None:
                 status, details = Status.UNIMPLEMENTED, f"there is no {path}"
+            elif request is None:
+                status, details = Status.INVALID_ARGUMENT, "the request is not one plain message"
             else:
-                async for message in method(body[PREFIX:]):
+                async for message in method(request):
                     await self._send(stream, framed(message))
+        except DecodeError as error:
+            status, details = Status.INVALID_ARGUMENT, f"the request is no message: {error}"
         except KubekitError as error:
             status = Status.INVALID_ARGUMENT if isinstance(error, InvalidInput) else Status.FAILED_PRECONDITION
             details = str(error)

@@ -98,6 +98,56 @@ def test_no_yaml_and_no_file(tmp_path):
         from_file(tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (b"[" * 100_000, "no YAML: is nested more than 100 deep"),
+        (b"a: &a [x]\n" + b"b: &b [" + b"*a," * 40_000 + b"]", "no YAML: has aliases that stand for more"),
+        (b"users: \xff", "no YAML: is no UTF-8 text"),
+        (b"a: !!int x", "no YAML: this is no int"),
+        (b"#" * (1 << 20) + b"\n", "is longer than 1 MiB"),
+    ],
+    ids=["deep", "aliases", "not UTF-8", "tag", "long"],
+)
+def test_a_kubeconfig_that_attacks_the_reader_is_refused(tmp_path, text, complaint):
+    (tmp_path / "bad").write_bytes(text)
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        from_file(tmp_path / "bad")
+    assert str(tmp_path / "bad") in caught.value.where
+
+
+def test_pipes_and_devices_are_refused_as_kubeconfig_token_and_certificate(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="the kubeconfig cannot be read: it is a pipe; write the text to a file"):
+        load(environ={"KUBECONFIG": str(tmp_path / "pipe")})
+    with pytest.raises(ConfigError, match="it is a device"):
+        from_file(Path("/dev/zero"))
+    for fields in ({"cluster": {"certificate-authority": "pipe"}}, {"user": {"client-certificate": "pipe"}}):
+        with pytest.raises(ConfigError, match="the certificate cannot be read: it is a pipe"):
+            from_file(write(tmp_path / "config", **fields))
+
+
+async def test_a_pipe_as_a_token_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    endpoint = from_file(write(tmp_path / "config", user={"tokenFile": "pipe"}))
+    with pytest.raises(ConfigError, match="the token cannot be read: it is a pipe"):
+        await endpoint.auth.credential()
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"server": "https://[::1"}, "is no server URL"),
+        ({"server": "https://[zz]:1"}, "is no server URL"),
+        ({"cluster": {"certificate-authority-data": "é"}}, "is no base64"),
+        ({"cluster": {"certificate-authority": "~nobody-here/ca.crt"}}, "has no home directory that is known"),
+    ],
+)
+def test_odd_values_of_a_kubeconfig_are_errors_with_their_place(tmp_path, fields, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        from_file(write(tmp_path / "config", **fields))
+
+
 def test_the_order_of_places(tmp_path):
     account = tmp_path / "account"
     home = tmp_path / "home"
@@ -144,7 +194,7 @@ async def test_a_token_file_is_read_again_as_it_ages(tmp_path):
     path.unlink()
     now[0] = 200
     assert (await auth.credential()).header == "Bearer two"
-    with pytest.raises(ConfigError, match="cannot read the token"):
+    with pytest.raises(ConfigError, match="the token cannot be read"):
         await auth.credential(refused=True)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tinykube.apiserver import ApiFailure, User, certificates
+from tinykube.apiserver.policies import compile_policy
 
 JANE = User("jane", ("system:authenticated",))
 CONFIG = {"metadata": {"name": "c"}, "data": {"a": "1"}}
@@ -95,9 +96,27 @@ async def test_a_policy_has_variables_conditions_and_parameters(cluster):
     await cluster.create("configmaps", {"metadata": {"name": "exempt-1"}, "data": large})
 
 
+async def test_a_policy_applies_to_configurations_of_webhooks_and_not_to_policies(cluster):
+    """As on a real server; a policy that refused its own repair would stay for ever."""
+    everything = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["*"]}
+    await cluster.create("validatingwebhookconfigurations", {"metadata": {"name": "w"}, "webhooks": []})
+    await enforce(cluster, policy({"expression": "false"}, matchConstraints={"resourceRules": [everything]}))
+    label = {"metadata": {"labels": {"a": "b"}}}
+    with pytest.raises(ApiFailure, match="'p' with binding 'b' denied request"):
+        await cluster.registry.patch("validatingwebhookconfigurations", None, "w", label, "merge")
+    for plural, name in (("validatingadmissionpolicies", "p"), ("validatingadmissionpolicybindings", "b")):
+        await cluster.registry.patch(plural, None, name, label, "merge")
+
+
 async def test_a_policy_that_does_not_compile_is_refused(cluster):
     with pytest.raises(ApiFailure, match=r"spec.validations\[0\].expression.*compilation failed"):
         await cluster.create("validatingadmissionpolicies", policy({"expression": "object.("}))
+
+
+def test_a_policy_is_compiled_once_however_many_others_are_written_after_it():
+    made = policy({"expression": "object.data.a == '1'", "messageExpression": "'a is ' + object.data.a"})
+    first, again = compile_policy(made), compile_policy(made)
+    assert again.validations[0].program is first.validations[0].program
 
 
 async def test_an_expression_that_fails_denies_unless_failures_are_ignored(cluster):

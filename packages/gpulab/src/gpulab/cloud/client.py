@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gpulab.cloud.settings import CloudAddress
+from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import InvalidInput, NoAnswer
 
 _SECONDS: Final = 30.0
@@ -29,8 +30,8 @@ def ask(address: CloudAddress, method: str, path: str, order: Any = None) -> Any
     finally:
         connection.close()
     try:
-        content = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+        content = decode_json(body)
+    except DocumentError as error:
         raise NoAnswer(f"the simulated cloud answers with {answer.status}", where=address.url) from error
     if answer.status == _WRONG:
         raise InvalidInput(content["what"], where="simulated cloud", cure=content["cure"])

@@ -25,6 +25,7 @@ from gpulab.cloud.query import CloudRefusal
 from gpulab.cloud.region import RegionMaker
 from gpuplane.autoscaler.catalogue import SPOT
 from gpuplane.autoscaler.providers.aws_types import ZONES
+from kubekit.documents import decode_json
 from kubekit.errors import InvalidInput
 
 _JSON: Final = "application/json"
@@ -77,10 +78,10 @@ class CloudControl:
         orders: dict[tuple[str, str], Callable[[], Any]] = {
             ("GET", "bill"): self._bill,
             ("GET", "faults"): self._faults,
-            ("POST", "capacity"): lambda: self._capacity(msgspec.json.decode(body, type=CapacityOrder)),
-            ("POST", "interrupt"): lambda: self._interrupt(msgspec.json.decode(body, type=InterruptOrder)),
-            ("POST", "fault"): lambda: self._fault(msgspec.json.decode(body, type=FaultOrder)),
-            ("POST", "boot"): lambda: self._boot(msgspec.json.decode(body, type=BootOrder)),
+            ("POST", "capacity"): lambda: self._capacity(decode_json(body, CapacityOrder)),
+            ("POST", "interrupt"): lambda: self._interrupt(decode_json(body, InterruptOrder)),
+            ("POST", "fault"): lambda: self._fault(decode_json(body, FaultOrder)),
+            ("POST", "boot"): lambda: self._boot(decode_json(body, BootOrder)),
             ("POST", "image"): self._image,
         }
         order = orders.get((method, path))
@@ -94,8 +95,6 @@ class CloudControl:
             return _json(200, found)
         except InvalidInput as error:
             return _json(400, {"what": error.what, "cure": error.cure})
-        except msgspec.DecodeError as error:
-            return _json(400, {"what": str(error), "cure": ""})
 
     def _bill(self) -> Any:
         assert self.endpoint is not None

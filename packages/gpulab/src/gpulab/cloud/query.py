@@ -14,6 +14,8 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from kubekit.documents import MOST_DEPTH, DocumentError, decode_json
+
 _CREDENTIAL: Final = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/([a-z0-9-]+)/aws4_request")
 _NAMESPACE: Final = "http://ec2.amazonaws.com/doc/2016-11-15/"
 REQUEST_ID: Final = "00000000-0000-4000-8000-000000000000"
@@ -45,8 +47,8 @@ def read_request(headers: Mapping[str, str], body: bytes) -> AwsRequest | None:
     service = found[2]
     if target := headers.get("x-amz-target", ""):
         try:
-            parameters = msgspec.json.decode(body or b"{}")
-        except msgspec.DecodeError:
+            parameters = decode_json(body or b"{}")
+        except DocumentError:
             parameters = {}
         return AwsRequest(service, target.rpartition(".")[2], parameters if isinstance(parameters, dict) else {})
     form = dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
@@ -57,6 +59,8 @@ def nested(form: Mapping[str, str]) -> dict[str, Any]:
     """Return a form as nested mappings; numbered fields become lists in the order of their numbers."""
     tree: dict[str, Any] = {}
     for name, value in form.items():
+        if name.count(".") > MOST_DEPTH:
+            continue  # no API has such a field
         *parents, last = name.split(".")
         place = tree
         for parent in parents:
@@ -69,7 +73,7 @@ def nested(form: Mapping[str, str]) -> dict[str, Any]:
 def _lists(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    if value and all(name.isdigit() for name in value):
+    if value and all(name.isdecimal() for name in value):
         return [_lists(value[name]) for name in sorted(value, key=int)]
     return {name: _lists(below) for name, below in value.items()}
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from gpulab.cloud.bootstrap import bootstrap_script
 from gpulab.cloud.settings import CLUSTER_NAME, DISCOVERY_TAG
+from kubekit.documents import FileError, read_file
 from kubekit.errors import InvalidInput
+from kubekit.yaml_documents import load_yaml
 
 IMAGE: Final = "IMAGE"
 GROUP: Final = "NODE_SECURITY_GROUP"
@@ -53,9 +53,9 @@ def _document(name: str, kind: str) -> dict[str, Any]:
 def read_template(path: Path) -> dict[str, Any]:
     """Read a document from a file of JSON or YAML. Raises InvalidInput."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot be read: {error}", where=str(path)) from error
+        document = load_yaml(read_file(path), where=str(path))
+    except FileError as error:
+        raise InvalidInput(error.what, where=error.where, cure=error.cure) from error
     cure = "the form is that of aws ec2 create-launch-template --cli-input-json"
     if not isinstance(document, dict) or not isinstance(document.get("LaunchTemplateName"), str):
         raise InvalidInput("LaunchTemplateName is missing", where=str(path), cure=cure)

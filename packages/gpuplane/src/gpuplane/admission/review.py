@@ -20,6 +20,7 @@ from gpuplane.admission.take_over import refused_image, take_over, warnings
 from gpuplane.admission.translate import translate
 from gpuplane.sharing.findings import findings, findings_of_object
 from kubekit.api.core import Pod
+from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import InvalidInput
 
 GROUP: Final = "admission.k8s.io"
@@ -53,9 +54,6 @@ class ReviewVerdict(msgspec.Struct, frozen=True):
     refused: str = ""
     warnings: tuple[str, ...] = ()
     patch: tuple[dict[str, Any], ...] = ()
-
-
-_decode: Final = msgspec.json.Decoder(_Review).decode
 
 
 def take_over_pod(asked: Question, image: str) -> ReviewVerdict:
@@ -117,8 +115,8 @@ def validate(asked: Question) -> ReviewVerdict:
 def answer(body: bytes, say: Callable[[Question], ReviewVerdict]) -> bytes:
     """Return the AdmissionReview that answers `body`. Raises InvalidInput when `body` is not a review."""
     try:
-        review = _decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+        review = decode_json(body, _Review)
+    except DocumentError as error:
         raise InvalidInput(f"no AdmissionReview: {error}") from error
     if not review.api_version.startswith(f"{GROUP}/"):
         raise InvalidInput(f"{review.api_version} is not {GROUP}")

@@ -27,6 +27,7 @@ import msgspec
 
 from gpuplane import names
 from kubekit.api.labels import strict_label_value
+from kubekit.documents import LONGEST_VALUE, DocumentError, decode_json
 from kubekit.errors import InvalidInput
 
 Object = dict[str, Any]
@@ -127,8 +128,8 @@ def _affinity(pod: Object, kept: Object) -> list[str]:
         # NB: also what an update finds on a pod that was translated.
         return [f"{names.ALPHA_AFFINITY_ANNOTATION} is ignored: spec.affinity says it"]
     try:
-        affinity = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        affinity = decode_json(text, dict[str, Any], limit=LONGEST_VALUE)
+    except DocumentError as error:
         raise _unreadable(str(error)) from error
     if foreign := sorted(affinity.keys() - _AFFINITIES):
         raise _unreadable(f"{foreign[0]} is unknown; it knows {', '.join(sorted(_AFFINITIES))}")

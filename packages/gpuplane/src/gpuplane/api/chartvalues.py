@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import yaml
-
 from gpuplane.api import pluginconfig
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.api.effects import fields
 from gpuplane.api.finding import Finding
+from kubekit.documents import LONGEST_SETTINGS, DocumentError
 from kubekit.errors import InvalidInput
+from kubekit.yaml_documents import load_yaml
 
 CHART_KEYS: Final = frozenset(
     [
@@ -95,12 +95,10 @@ def _configurations(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _of_text(path: str, text: str) -> Iterator[Finding]:
     try:
-        decoded = yaml.safe_load(text)
+        decoded = load_yaml(text, limit=LONGEST_SETTINGS)
         pluginconfig.parse({} if decoded is None else decoded)
-    except yaml.YAMLError as error:
-        yield Finding(
-            code="GP160", path=path, message=f"cannot be read as YAML: {str(error).splitlines()[0]}", at="key"
-        )
+    except DocumentError as error:
+        yield Finding(code="GP160", path=path, message=f"cannot be read as YAML: {error}", at="key")
     except InvalidInput as error:
         for finding in error.findings or (error.what,):
             yield Finding(code="GP160", path=path, message=finding, at="key")

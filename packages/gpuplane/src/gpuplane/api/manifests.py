@@ -21,6 +21,7 @@ from gpuplane.api.finding import Finding
 from gpuplane.api.recognition import check_file, check_kind, check_programs, file_kind
 from gpuplane.api.validation import check_object, is_known
 from kubekit.errors import InvalidInput
+from kubekit.yaml_documents import PlainLoader, scan_yaml, yaml_error
 
 Places = dict[str, tuple[tuple[int, int], tuple[int, int]]]
 """Path -> (line, column) of its name and of its value; both count from 1."""
@@ -39,42 +40,26 @@ class Document(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 without timestamps, as JSON has none."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-_MAX_DEPTH: Final = 100
-
-
 def check_text(text: str, more: Callable[[Any], list[Finding]] = lambda data: []) -> list[Document]:
     """Every object of a file with its findings, in order. A file that cannot be parsed ends with a GP100.
 
     `more` finds what else is wrong with an object, beyond what its kind's schema says.
     """
     documents: list[Document] = []
-    loader = None
-    try:
-        loader = _Loader(text)
-        while loader.check_node():
-            node = loader.get_node()
-            if node is not None:
-                documents += _documents(loader, node, more)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-        what = " ".join(part for part in (error.problem, error.context) if part)
-        documents.append(_unreadable(what, line, column))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
-        documents.append(_unreadable(what, 1, 1))
-    finally:
-        if loader is not None:
+    complete, problem = scan_yaml(text)
+    if complete:
+        # NB: the loader must not look beyond the documents that can be composed safely.
+        loader = PlainLoader(text)
+        try:
+            while complete and loader.check_node():
+                documents += _documents(loader, loader.get_node(), more)
+                complete -= 1
+        except yaml.YAMLError as error:
+            problem = yaml_error(error)
+        finally:
             loader.dispose()
+    if problem is not None:
+        documents.append(_unreadable(problem.problem, problem.line or 1, problem.column or 1))
     policies = [document for document in documents if document.kind == "ClusterPolicy"]
     for extra in policies[1:]:
         at = documents.index(extra)
@@ -96,10 +81,10 @@ def _unreadable(what: str, line: int, column: int) -> Document:
     return Document("", "", line, (Finding(code="GP100", path="", message=what, line=line, column=column),))
 
 
-def _documents(loader: _Loader, node: yaml.Node, more: Callable[[Any], list[Finding]]) -> Iterator[Document]:
+def _documents(loader: PlainLoader, node: yaml.Node, more: Callable[[Any], list[Finding]]) -> Iterator[Document]:
     places: Places = {}
     twice: list[Finding] = []
-    _locate(node, "", places, twice, 0)
+    _locate(node, "", places, twice)
     data = loader.construct_document(node)
     if data is None:
         return  # an empty document between two "---"
@@ -177,10 +162,8 @@ def _placed(finding: Finding, prefix: str, places: Places, line: int) -> Finding
     return msgspec.structs.replace(finding, line=at[0], column=at[1])
 
 
-def _locate(node: yaml.Node, path: str, places: Places, twice: list[Finding], depth: int) -> None:
+def _locate(node: yaml.Node, path: str, places: Places, twice: list[Finding]) -> None:
     """Notes the place of every field below `node`, and fields that stand twice."""
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"nested more than {_MAX_DEPTH} deep")
     here = _at(node)
     places.setdefault(path, (here, here))
     if isinstance(node, yaml.MappingNode):
@@ -204,10 +187,10 @@ def _locate(node: yaml.Node, path: str, places: Places, twice: list[Finding], de
                 )
             seen[name] = line
             places[below] = (_at(key), _at(value))
-            _locate(value, below, places, twice, depth + 1)
+            _locate(value, below, places, twice)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _locate(item, f"{path}[{index}]", places, twice, depth + 1)
+            _locate(item, f"{path}[{index}]", places, twice)
 
 
 def _at(node: yaml.Node) -> tuple[int, int]:

@@ -11,11 +11,10 @@ import datetime
 from enum import StrEnum
 from typing import Final
 
-import msgspec
-
 from gpuplane import names
 from kubekit.api.core import Node
 from kubekit.api.meta import Struct
+from kubekit.documents import LONGEST_VALUE, DocumentError, decode_json
 
 
 class UpgradeState(StrEnum):
@@ -82,8 +81,8 @@ def upgrade_record(node: Node) -> UpgradeRecord:
     if not text:
         return UpgradeRecord()
     try:
-        return msgspec.json.decode(text, type=UpgradeRecord)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return decode_json(text, UpgradeRecord, limit=LONGEST_VALUE)
+    except DocumentError:
         return UpgradeRecord()
 
 

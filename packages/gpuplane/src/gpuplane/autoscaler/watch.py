@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-import msgspec
-
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, chosen
 from gpuplane.api.gpunode import GPUNode
@@ -41,6 +39,7 @@ from gpuplane.autoscaler.volumes import (
     view_volume,
 )
 from kubekit.api.core import ConfigMap, Node, Pod
+from kubekit.documents import LONGEST_VALUE, DocumentError, decode_json
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Clock, Informer, SharedInformers
 from kubekit.scheduling.podinfo import Requests, amounts
@@ -149,14 +148,21 @@ class ClusterWatch:
         return policy is not None and not policy.metadata.deletion_timestamp
 
     def learned(self) -> Learned:
-        """Return what nodes that have joined offer other than predicted; of several, the node that joined last."""
+        """Return what nodes that have joined offer other than predicted; of several, the node that joined last.
+
+        A claim whose annotation cannot be read teaches nothing, and is logged.
+        """
         found: dict[tuple[str, tuple[tuple[str, int], ...]], Requests] = {}
         for claim in sorted(self.claims.items(), key=lambda claim: claim.metadata.creation_timestamp):
             text = claim.metadata.annotations.get(names.PREDICTED_ANNOTATION)
             if text is None or not is_true(claim.status.conditions, INITIALIZED):
                 continue
-            predicted = msgspec.json.decode(text, type=dict[str, int])
-            real = amounts(claim.status.allocatable)
+            try:
+                predicted = decode_json(text, dict[str, int], limit=LONGEST_VALUE)
+                real = amounts(claim.status.allocatable)
+            except (DocumentError, InvalidInput) as error:
+                self._log_once(f"{NodeClaim.RESOURCE.kind}/{claim.metadata.name}", str(error))
+                continue
             machine = claim.metadata.labels.get("node.kubernetes.io/instance-type", "")
             found[machine, tuple(sorted(predicted.items()))] = real
         return found

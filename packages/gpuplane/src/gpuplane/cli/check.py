@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,16 +14,19 @@ from gpuplane.api.codes import CODES
 from gpuplane.api.finding import Finding
 from gpuplane.api.manifests import Document, check_text
 from gpuplane.cli.forms import as_document, require_form
+from gpuplane.cli.inputs import read_input
 from gpuplane.cli.options import DOCUMENTS
 from gpuplane.cli.terminal import Console, count
 from gpuplane.sharing import findings_of_object
-from kubekit.errors import InvalidInput, NoAnswer
+from kubekit.errors import InvalidInput
+
+_LONGEST_LINE: Final = 160  # characters of a line of a file that are printed
 
 
 def check(options: Namespace, screen: Console) -> int:
     """0 when there is no error (warnings do not count), 1 when there is."""
     checked = [
-        (path, text, check_text(text, _findings)) for path, text in ((path, _read(path)) for path in options.files)
+        (path, text, check_text(text, _findings)) for path, text in ((path, read_input(path)) for path in options.files)
     ]
     errors = sum(
         finding.severity == "error" for _, _, found in checked for document in found for finding in document.findings
@@ -59,17 +61,6 @@ def explain(options: Namespace, screen: Console) -> int:
             for line in example.splitlines():
                 screen.print(f"    {line}")
     return 0
-
-
-def _read(path: Path) -> str:
-    if str(path) == "-":
-        return sys.stdin.read()
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise NoAnswer(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise NoAnswer(f"is no UTF-8 text: {error.reason} at byte {error.start}", where=str(path)) from error
 
 
 def _file(path: Path, found: list[Document]) -> dict[str, object]:
@@ -109,9 +100,15 @@ def _picture(path: Path, lines: list[str], finding: Finding, screen: Console) ->
         about = finding.shown
         if finding.at == "key" and not (about and finding.path.endswith(f".{about}")):  # a name may have dots itself
             about = finding.path.rpartition(".")[2]
-        width = max(1, min(len(about), len(source) - finding.column + 1))
-        mark = screen.paint("^" * width, colour)
-        picture += [f"  {number} | {source}", f"  {'':5} | {' ' * (finding.column - 1)}{mark}"]
+        shown, at = _around(source, finding.column - 1)
+        mark = screen.paint("^" * max(1, min(len(about), len(shown) - at)), colour)
+        picture += [f"  {number} | {shown}", f"  {'':5} | {' ' * at}{mark}"]
     if finding.cure:
         picture.append(f"  {'':5} = cure: {finding.cure}")
     return picture
+
+
+def _around(source: str, at: int) -> tuple[str, int]:
+    """Return the part of a long line around a column from 0, and the column in it."""
+    begin = max(0, at - _LONGEST_LINE // 2) if len(source) > _LONGEST_LINE else 0
+    return source[begin : begin + _LONGEST_LINE], at - begin

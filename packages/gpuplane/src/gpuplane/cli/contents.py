@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from gpuplane.api.schema import OURS
 from kubekit.kube import ApiError, Client, NotFound
+from kubekit.kube.codec import decode_any
 
 Object = dict[str, Any]
 # What the cluster itself makes in each namespace, or for what is there.
@@ -57,14 +56,14 @@ async def contents_of_others(client: Client, namespace: str) -> list[str]:
 
 
 async def _groups(client: Client) -> list[str]:
-    body: Object = msgspec.json.decode(await client.request("GET", "/apis"))
+    body: Object = decode_any(await client.request("GET", "/apis"))
     return [f"/apis/{group['preferredVersion']['groupVersion']}" for group in body["groups"]]
 
 
 async def _read(client: Client, path: str, field: str, found: list[str]) -> list[Object]:
     """One field of the answer; empty where nothing is served. `found` gets a line where the server cannot answer."""
     try:
-        body: dict[str, list[Object]] = msgspec.json.decode(await client.request("GET", path))
+        body: dict[str, list[Object]] = decode_any(await client.request("GET", path))
     except NotFound:
         return []
     except ApiError:

@@ -21,6 +21,7 @@ from gpuplane.operator.autoscaler_install import is_of_nodes
 from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, removals, resource_of
 from kubekit.errors import NoAnswer, Terminal, UsageError
 from kubekit.kube import Client, NotFound
+from kubekit.kube.codec import decode_any
 
 Manifest = dict[str, Any]
 DEFINITION: Final = "CustomResourceDefinition"
@@ -153,7 +154,7 @@ async def _found(client: Client, manifest: Manifest) -> Manifest | None:
         body = await client.request("GET", resource_of(manifest).path(meta.get("namespace"), meta["name"]))
     except NotFound:
         return None
-    found: Manifest = msgspec.json.decode(body)
+    found: Manifest = decode_any(body)
     return found
 
 

@@ -6,12 +6,11 @@ import asyncio
 from contextlib import aclosing, suppress
 from typing import Any, Final, Literal
 
-import msgspec
-
 from gpuplane.api.explanation import PodExplanation
 from gpuplane.operator.installation import resource_of
 from kubekit.errors import Retryable
 from kubekit.kube import Client, NotFound
+from kubekit.kube.codec import decode_any
 
 AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
 
@@ -50,7 +49,7 @@ async def remove_objects(client: Client, definition: dict[str, Any]) -> int:
     seen: set[str] = set()
     while True:
         try:
-            found = msgspec.json.decode(await client.request("GET", path))
+            found = decode_any(await client.request("GET", path))
             for item in found["items"]:
                 meta = item["metadata"]
                 seen.add(meta["uid"])
@@ -109,7 +108,7 @@ async def until_gone(client: Client, path: str) -> None:
     chosen = {"fieldSelector": f"metadata.name={name}"}
     while True:
         try:
-            found = msgspec.json.decode(await client.request("GET", collection, chosen))
+            found = decode_any(await client.request("GET", collection, chosen))
             if not found["items"]:
                 return
             version = found["metadata"]["resourceVersion"]

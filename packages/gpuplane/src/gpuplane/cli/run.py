@@ -19,16 +19,26 @@ from typing import Any
 
 from gpuplane import names
 from gpuplane.cli.components import OPERANDS, ComponentCommand
-from gpuplane.cli.terminal import Console
+from gpuplane.cli.terminal import Console, harmless
 from kubekit.errors import UsageError
 
 Run = Callable[[], Awaitable[None]]
 
 
+class LogFormatter(logging.Formatter):
+    """Formats records without control characters: messages name what users of the cluster wrote."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        return harmless(super().format(record), coloured=False)
+
+
 def run(options: Namespace, screen: Console) -> int:
     """Run the component in `options.component`; 0 after SIGTERM or SIGINT."""
     level = logging.DEBUG if options.verbose else logging.INFO
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname).1s %(name)s %(message)s")
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(LogFormatter("%(asctime)s %(levelname).1s %(name)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[lines])
     component: ComponentCommand = options.entry
     start = _operand(options, component) if options.component in OPERANDS else _other(options, component)
     with asyncio.Runner(loop_factory=_loop_factory(component)) as runner:

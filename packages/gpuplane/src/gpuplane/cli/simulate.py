@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.inputs import LONGEST_TABLE, read_input
 from gpuplane.cli.terminal import Console
 from gpuplane.sharing.packing import MILLI, Experiment, Job, Outcome, PackingMachine, arrivals, shuffled, up_to
-from kubekit.errors import InvalidInput, NoAnswer
+from kubekit.errors import InvalidInput
 
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -121,7 +122,7 @@ def read_jobs(path: Path) -> list[Job]:
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, CsvCell]]:
     """(file:line, the cell of a column) of each row; cells of columns that the file does not have are empty."""
-    reader = csv.reader(read_text(path).splitlines(), strict=True)
+    reader = csv.reader(read_input(path, limit=LONGEST_TABLE).splitlines(), strict=True)
     try:
         head = [name.strip() for name in next(reader, [])]
         missing = [name for name in columns if name not in head]
@@ -173,7 +174,7 @@ def _ordered(found: Sequence[Named], path: Path, kind: str, *, again: bool) -> l
     by_name = {one.name: one for one in found}
     ordered: list[Named] = []
     seen: set[str] = set()
-    for line, text in enumerate(read_text(path).splitlines(), start=1):
+    for line, text in enumerate(read_input(path, limit=LONGEST_TABLE).splitlines(), start=1):
         name = text.strip()
         if not name:
             continue
@@ -191,16 +192,3 @@ def _ordered(found: Sequence[Named], path: Path, kind: str, *, again: bool) -> l
     if not ordered:
         raise InvalidInput("names nothing", where=str(path), cure=f"a name of a {kind} in each line")
     return ordered
-
-
-def read_text(path: Path) -> str:
-    """Return a file's text. Raises NoAnswer if it cannot be read, and InvalidInput if it is no UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise NoAnswer(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise InvalidInput(
-            f"is no UTF-8 text: {error.reason}", where=f"{path}:{line}", cure="save it as UTF-8"
-        ) from error

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from gpuplane import names
 from gpuplane.api.manifests import check_text
@@ -23,14 +22,17 @@ from gpuplane.autoscaler.preferences import preference_rules
 from gpuplane.autoscaler.providers import aws_types
 from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, decide_purchase
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.inputs import LONGEST_TABLE, read_input
 from gpuplane.cli.nodes_drawn import draw
 from gpuplane.cli.nodes_html import nodes_page
-from gpuplane.cli.simulate import read_jobs, read_text
+from gpuplane.cli.simulate import read_jobs
 from gpuplane.cli.simulate_types import read_types
 from gpuplane.cli.terminal import Console, count, prefixed
 from gpuplane.sharing.packing import MILLI, Job
+from kubekit.documents import DocumentError
 from kubekit.errors import InvalidInput
 from kubekit.scheduling.podinfo import compile_pod
+from kubekit.yaml_documents import load_all_yaml
 
 _DUPLICATE: Final = "GP117"
 _MOST_NAMED: Final = 5  # claims in one line
@@ -214,15 +216,13 @@ def _read(options: Namespace, screen: Console) -> NodeQuestion:
 
 
 def _documents(path: Path, screen: Console) -> Iterator[Any]:
-    text = read_text(path)
+    text = read_input(path, limit=LONGEST_TABLE)
     try:
         # NB: the last of two fields of one name counts, as for the API server of Provisioners; it is reported.
-        found = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise InvalidInput(f"is no YAML: {what}", where=where, cure="correct the line, or the one before") from error
+        found = load_all_yaml(text, where=str(path), limit=LONGEST_TABLE)
+    except DocumentError as error:
+        cure = "correct the line, or the one before"
+        raise InvalidInput(f"is no YAML: {error.problem}", where=error.where, cure=cure) from error
     for number, one in enumerate(found, 1):
         if one is not None and not isinstance(one, dict):
             what = f"document {number} is no object of Kubernetes, but begins with {str(one)[:20]!r}"

@@ -19,6 +19,7 @@ from gpuplane.cli.status_views import ExtenderBypass, Overview, Pause, PolicyRef
 from kubekit.api.core import Deployment, Event, Node, Pod
 from kubekit.errors import Retryable, Terminal
 from kubekit.kube import Client, Forbidden, Informer, NotFound
+from kubekit.kube.codec import decode_any
 from kubekit.kube.discovery import serves
 
 OPERATOR: Final = "gpu-operator"  # its Deployment
@@ -242,7 +243,7 @@ class Follower:
             )
         except NotFound:
             raise _not_installed(self._client, definitions=False) from None
-        if not self._operator.there and not msgspec.json.decode(found)["items"]:
+        if not self._operator.there and not decode_any(found)["items"]:
             raise _not_installed(self._client, definitions=True)
         for informer in self._informers:
             informer.start()

@@ -35,7 +35,9 @@ GLYPHS: Final = {
 SPINNER: Final = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
 _COLOURED: Final = re.compile(r"(\x1b\[\d*m)")
 # All but tab, end of line and our own colours.
-_CONTROL: Final = re.compile(rf"(?!\x1b\[(?:0|{'|'.join(COLOURS.values())})m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL_BUT_COLOURS: Final = re.compile(rf"(?!\x1b\[(?:0|{'|'.join(COLOURS.values())})m){_CONTROL.pattern}")
+_CONTROL_IN_JSON: Final = re.compile(r"[\x7f-\x9f]")  # those that may stand in a string of JSON
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
@@ -48,12 +50,17 @@ def tilde(path: Path) -> str:
     return f"~/{shlex.quote(str(path.relative_to(home)))}" if path.is_relative_to(home) else shlex.quote(str(path))
 
 
-def harmless(text: str) -> str:
+def harmless(text: str, *, coloured: bool = True) -> str:
     """Return a text for a terminal: control characters are written out, as `^[` for the one that begins commands.
 
-    The texts of annotations and events are written by users of the cluster, also of other namespaces.
+    The texts of annotations and events are written by users of the cluster, also of other namespaces. What a pipe or a
+    log has of them may be displayed by a terminal later.
+
+    Args:
+        coloured: whether the text may have colours, which stay.
     """
-    return _CONTROL.sub(lambda found: _written_out(ord(found[0])), text)
+    control = _CONTROL_BUT_COLOURS if coloured else _CONTROL
+    return control.sub(lambda found: _written_out(ord(found[0])), text)
 
 
 def _written_out(code: int) -> str:
@@ -143,10 +150,15 @@ class Console:
         return GLYPHS[name][1 if self.ascii else 0]
 
     def paint(self, text: str, colour: str, stream: TextIO | None = None) -> str:
-        stream = stream or self.out
-        if self._colour == "never" or (self._colour == "auto" and not stream.isatty()):
+        if not self._colours(stream or self.out):
             return text
         return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+
+    def _colours(self, stream: TextIO) -> bool:
+        return self._colour == "always" or (self._colour == "auto" and stream.isatty())
+
+    def _harmless(self, text: str, stream: TextIO) -> str:
+        return harmless(text, coloured=self._colours(stream))
 
     def bar(self, share: float, width: int) -> str:
         """A bar of `width` cells of which `share` (0..1) is filled, in eighths of a cell."""
@@ -159,12 +171,12 @@ class Console:
 
     def print(self, text: str = "") -> None:
         """A line of the answer."""
-        self.out.write((harmless(text) if self.out.isatty() else text) + "\n")
+        self.out.write(self._harmless(text, self.out) + "\n")
 
     def say(self, text: str = "") -> None:
         """A line of progress or a hint; nothing with --quiet."""
         if not self.quiet:
-            self.err.write((harmless(text) if self.err.isatty() else text) + "\n")
+            self.err.write(self._harmless(text, self.err) + "\n")
             self.err.flush()
 
     def error(self, error: KubekitError) -> None:
@@ -185,7 +197,7 @@ class Console:
 
     def _tell(self, head: str, text: str, indent: int) -> None:
         """Write a part of an error; lines after the first begin `indent` columns from the left."""
-        text = harmless(text) if self.err.isatty() else text
+        text = self._harmless(text, self.err)
         self.err.write(head + f"\n{'':{indent}}".join(self.wrapped(text, indent, self.err) or [""]) + "\n")
 
     def json(self, kind: str, data: dict[str, Any]) -> None:
@@ -198,7 +210,8 @@ class Console:
         import msgspec  # 50 ms that `--help` does without
 
         document = {"apiVersion": "cli.gpuplane.dev/v1", "kind": kind, **data}
-        return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2).decode()
+        text = msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2).decode()
+        return _CONTROL_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class LivePage:

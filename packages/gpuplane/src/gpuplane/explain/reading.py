@@ -23,6 +23,7 @@ from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas
 from kubekit.api.core import ConfigMap, Pod
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden, NotFound
+from kubekit.kube.codec import decode_any, decode_deep
 from kubekit.kube.discovery import serves
 
 __all__ = ["decode_pod", "listed", "nearest_pod", "read", "read_facts", "read_pod", "serves", "unreadable"]
@@ -112,7 +113,7 @@ async def read_pod(client: Client, namespace: str, name: str) -> Object:
         raise InvalidInput(
             f"there is no pod {name}", where=f"namespace {namespace}", cure="kubectl get pods -A shows those there are"
         ) from error
-    pod: Object = msgspec.json.decode(body)
+    pod: Object = decode_any(body)
     return pod
 
 
@@ -179,7 +180,7 @@ async def _listed(client: Client, path: str, decode: Callable[[msgspec.Raw], Obj
     found: list[Object] = []
     params = {"limit": _PAGE}
     while True:
-        page = _page.decode(await client.request("GET", path, params))
+        page = decode_deep(_page.decode, await client.request("GET", path, params))
         found += map(decode, page.items or ())
         if not page.more:
             return found
@@ -187,13 +188,13 @@ async def _listed(client: Client, path: str, decode: Callable[[msgspec.Raw], Obj
 
 
 def _object(item: msgspec.Raw) -> Object:
-    return _slim(msgspec.json.decode(item))
+    return _slim(decode_any(bytes(item)))
 
 
 def decode_pod(item: msgspec.Raw, whole: str = "") -> Object:
     """Return a pod: what one takes up that is bound, all of one that waits or is of the namespace `whole`."""
     try:
-        pod: Object = dict(_bound.decode(item))
+        pod: Object = dict(decode_deep(_bound.decode, bytes(item)))
     except msgspec.ValidationError:  # no pod as the API server writes them
         return _object(item)
     bound = (pod.get("spec") or {}).get("nodeName")

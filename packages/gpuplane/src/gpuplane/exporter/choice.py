@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS, ExporterField, FieldType
+from kubekit.documents import LONGEST_SETTINGS, DocumentError, FileError, read_text
 from kubekit.errors import InvalidInput
 
 # The exporter's own counters besides DCGM's fields.
@@ -40,12 +41,11 @@ def load(path: Path | None) -> FieldChoice:
     if path is None:
         return FieldChoice()
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        text = read_text(path, limit=LONGEST_SETTINGS)
+    except (FileError, DocumentError) as error:
         raise InvalidInput(
-            f"the list of fields cannot be read: {reason}",
-            where=str(path),
+            f"the list of fields {error.what}",
+            where=error.where,
             cure="mount the ConfigMap with the key dcgm-metrics.csv, or leave out --config for the default list",
         ) from error
     return parse(text, where=str(path))

@@ -34,6 +34,7 @@ from gpuplane.limits import page
 from gpuplane.limits.decide import Correction, Freed
 from gpuplane.limits.facts import Limits, Owner, Share
 from gpuplane.limits.files import make_dirs, opened, put, read_page
+from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import InvalidInput, KubekitError, Terminal
 
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -253,8 +254,8 @@ class ShareStore:
         assert isinstance(limits_page, page.LimitsPage)
         limits = page.decode_limits(limits_page, str(directory / "limits"))
         try:
-            owner = msgspec.json.decode((directory / _OWNER).read_bytes(), type=Owner)
-        except msgspec.DecodeError as error:
+            owner = decode_json((directory / _OWNER).read_bytes(), Owner)
+        except DocumentError as error:
             raise Terminal(f"it is damaged: {error}", where=str(directory / _OWNER)) from error
         return self.again(Share(id=share, owner=owner, limits=limits, tenant=limits_page.tenant))
 

@@ -11,7 +11,6 @@ from importlib import resources
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
@@ -26,7 +25,9 @@ from gpuplane.operator.autoscaler_install import (
 from gpuplane.operator.manifest import Manifest, parse
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import Resource
+from kubekit.documents import LONGEST_VALUE
 from kubekit.errors import InvalidInput
+from kubekit.yaml_documents import load_yaml
 
 MANAGER: Final = "gpuplane-install"
 POLICY_KIND: Final = "ClusterPolicy"
@@ -79,6 +80,10 @@ def installation(
                 for variable in container.get("env", ()):
                     if variable["name"] == "GPUPLANE_IMAGE":
                         variable["value"] = container["image"]
+        if manifest["kind"] == "ValidatingAdmissionPolicy":
+            for variable in manifest["spec"].get("variables", ()):
+                if variable["name"] == "image":
+                    variable["expression"] = f"'{repository(image or names.IMAGE)}'"
         for webhook in manifest.get("webhooks", ()):
             if webhook["name"].startswith("pods."):
                 webhook["failurePolicy"] = ADMISSION[admission]
@@ -87,6 +92,13 @@ def installation(
                 _set(manifest["spec"], setting)
             decode(ClusterPolicy, manifest)
     return [manifest for manifest in wanted if only is None or manifest["kind"] == ONLY[only]]
+
+
+def repository(image: str) -> str:
+    """Return an image's name without its tag and digest."""
+    name = image.partition("@")[0]
+    head, slash, last = name.rpartition("/")
+    return head + slash + last.partition(":")[0]
 
 
 def everything() -> list[Manifest]:
@@ -127,7 +139,7 @@ def _set(spec: Manifest, setting: str) -> None:
         spec = spec.setdefault(parent, {})
         if not isinstance(spec, dict):
             raise InvalidInput(f"{parent} in {path} is no group of fields", where="--set")
-    read = yaml.safe_load(value)
+    read = load_yaml(value, where=f"--set {path}", limit=LONGEST_VALUE)
     # What YAML reads as a number may be the text of a version: driver.version=535.
     text = isinstance(read, int | float) and not isinstance(read, bool) and _is_text(path.split("."))
     spec[last] = value if text else read

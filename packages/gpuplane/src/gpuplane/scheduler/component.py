@@ -12,11 +12,12 @@ from typing import Final
 
 from gpuplane import names
 from gpuplane.scheduler.configuration import PORT, printed
-from gpuplane.scheduler.extender import LONGEST_BODY, Extender
+from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder, identity
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
+from gpuplane.scheduler.wire import LONGEST_BODY
 from kubekit.errors import UsageError
 from kubekit.http_server import serving
 from kubekit.kube import Client, Clock, EventRecorder, Fenced, Lease, SystemClock

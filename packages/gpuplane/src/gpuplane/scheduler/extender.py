@@ -25,7 +25,6 @@ from gpuplane.scheduler.metrics import Metrics
 from kubekit.errors import InvalidInput, KubekitError
 from kubekit.http_server import Handler, HttpAnswer, PostHandler, metrics_answer
 
-LONGEST_BODY: Final = 64 << 20  # whole nodes of a large cluster; names take far less
 Verb = Callable[[Leader, bytes], Awaitable[bytes]]
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
+from kubekit.documents import LONGEST_SETTINGS, DocumentError, decode_json
 from kubekit.errors import InvalidInput
 
 REASON: Final = "ExceedsGPUQuota"  # gpu-admission's word; scripts look for it
@@ -90,8 +91,8 @@ _KNOWN: Final = frozenset({"quota", "pool"})
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        return decode_json(text, dict[str, Any], limit=LONGEST_SETTINGS)
+    except DocumentError as error:
         raise InvalidInput(f"no JSON object: {error}") from error
 
 

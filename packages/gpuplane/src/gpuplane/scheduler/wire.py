@@ -16,8 +16,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kubekit.api.core import Pod
+from kubekit.documents import DocumentError, check_json
 from kubekit.errors import InvalidInput
 
+LONGEST_BODY: Final = 64 << 20  # whole nodes of a large cluster; names take far less
 MAX_SCORE: Final = 10  # MaxExtenderPriority
 MOST_NODES: Final = 100_000  # in one request; each costs time in which no other request is answered
 T = TypeVar("T")
@@ -85,7 +87,7 @@ _encode: Final = msgspec.json.Encoder().encode
 def filter_args(body: bytes) -> FilterArgs:
     """Parse the body of filter and prioritize. Raises InvalidInput."""
     try:
-        fields = _lowered(body)
+        fields = _lowered(check_json(body, limit=LONGEST_BODY))
         pod = _pod(_needed(fields, "pod"))
         names = fields.get("nodenames")
         if names is not None:
@@ -93,7 +95,7 @@ def filter_args(body: bytes) -> FilterArgs:
         else:
             nodes = _raws(_lowered(_needed(fields, "nodes")).get("items", msgspec.Raw(b"[]")))
             args = FilterArgs(pod, [_named(node).metadata.name for node in nodes], nodes)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, DocumentError) as error:
         raise _unreadable("ExtenderArgs", error) from error
     if len(args.names) > MOST_NODES:
         raise InvalidInput(f"this is no ExtenderArgs: no cluster has {len(args.names)} nodes")
@@ -103,11 +105,11 @@ def filter_args(body: bytes) -> FilterArgs:
 def bind_args(body: bytes) -> BindArgs:
     """Parse the body of bind. Raises InvalidInput."""
     try:
-        fields = _lowered(body)
+        fields = _lowered(check_json(body, limit=LONGEST_BODY))
         name, namespace, uid, node = (
             _string(_needed(fields, field)) for field in ("podname", "podnamespace", "poduid", "node")
         )
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, DocumentError) as error:
         raise _unreadable("ExtenderBindingArgs", error) from error
     return BindArgs(name, namespace, uid, node)
 
@@ -115,13 +117,13 @@ def bind_args(body: bytes) -> BindArgs:
 def preempt_args(body: bytes) -> PreemptArgs:
     """Parse the body of preempt, with whole victims or with their UIDs only. Raises InvalidInput."""
     try:
-        fields = _lowered(body)
+        fields = _lowered(check_json(body, limit=LONGEST_BODY))
         pod = _pod(_needed(fields, "pod"))
         given = fields.get("nodenametometavictims")
         meta = given is not None
         nodes = _fields(given if given is not None else _needed(fields, "nodenametovictims"))
         return PreemptArgs(pod, {node: _victims(victims, meta=meta) for node, victims in nodes.items()})
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, DocumentError) as error:
         raise _unreadable("ExtenderPreemptionArgs", error) from error
 
 

@@ -20,6 +20,7 @@ from gpuplane import names
 from gpuplane.sharing.request import WHOLE, Ask, Request, request_of
 from kubekit.api.core import Pod
 from kubekit.api.pod_requests import phases
+from kubekit.documents import LONGEST_VALUE, DocumentError, decode_json
 from kubekit.errors import InvalidInput
 
 _CURE: Final = "delete the pod; it is placed again"
@@ -103,8 +104,8 @@ def of_pod(pod: Pod, request: Request | None = None) -> Assignment | None:
     if ours is None:
         return _of_gpu_admission(said, request, node or "", pod.spec.node_name, where) if request else None
     try:
-        assignment = msgspec.json.decode(ours, type=Assignment)
-    except (msgspec.DecodeError, RecursionError) as error:
+        assignment = decode_json(ours, Assignment, limit=LONGEST_VALUE)
+    except DocumentError as error:
         raise InvalidInput(f"{names.ASSIGNMENT_ANNOTATION} is broken: {error}", where=where, cure=_CURE) from error
     wrong = _why_not(assignment, request, pod.spec.node_name)
     if wrong:

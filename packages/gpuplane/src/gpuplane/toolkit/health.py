@@ -19,6 +19,7 @@ import msgspec
 
 from gpuplane.host import Host
 from gpuplane.toolkit.places import RuntimeName, RuntimePaths
+from kubekit.documents import DocumentError, decode_json
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GO_AWAY = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7
@@ -74,8 +75,8 @@ async def info(host: Host, place: RuntimePaths) -> Info | None:
 
     answer = await _ask(host, place, ask)
     try:
-        return msgspec.json.decode(answer or b"", type=Info)
-    except msgspec.DecodeError:
+        return decode_json(answer or b"", Info)
+    except DocumentError:
         return None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from kubekit.documents import DocumentError, check_json
 from kubekit.errors import InvalidInput
 
 _BLANK = re.compile(r"[ \t\r\n]*")
@@ -45,7 +46,12 @@ def parse(text: str, where: str) -> dict[str, Any]:
         return data
 
     try:
+        check_json(text)
         data = json.loads(text, object_pairs_hook=unique)
+    except DocumentError as error:
+        place = f"{where}:{error.line}:{error.column}" if error.line else where
+        cure = "repair the file; nothing was changed"
+        raise InvalidInput(f"it does not parse: {error.problem}", where=place, cure=cure) from None
     except ValueError as error:
         place = f"{where}:{error.lineno}:{error.colno}" if isinstance(error, json.JSONDecodeError) else where
         raise InvalidInput(

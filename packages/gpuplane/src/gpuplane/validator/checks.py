@@ -5,7 +5,6 @@ Checked in the order in which things are made, so the problem that is named is t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.host import LIBRARY_DIRS, Host
+from kubekit.documents import DocumentError, decode_json
 
 CDI_DIRS: Final = ("etc/cdi", names.CDI_DIR)
 CUDA_LIBRARY: Final = "libcuda.so.1"
@@ -154,7 +154,7 @@ def _read_cdi(host: Host) -> list[CdiSpec]:
                 continue
             try:
                 spec = parse_cdi(path, _decoded(data))
-            except ValueError as error:
+            except (DocumentError, ValueError) as error:
                 spec = CdiSpec(path, error=f"the CDI file cannot be read: {str(error).splitlines()[0]}")
             if spec is not None:
                 specs.append(spec)
@@ -162,15 +162,12 @@ def _read_cdi(host: Host) -> list[CdiSpec]:
 
 
 def _decoded(data: bytes) -> Any:
-    """JSON or YAML; a CDI runtime takes either under either ending. Raises ValueError."""
+    """JSON or YAML; a CDI runtime takes either under either ending. Raises DocumentError."""
     if data.lstrip().startswith(b"{"):
-        return json.loads(data)
-    import yaml  # late: most files are JSON, and it is 4 MB
+        return decode_json(data)
+    from kubekit.yaml_documents import load_yaml  # late: most files are JSON, and YAML is 4 MB
 
-    try:
-        return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+    return load_yaml(data)
 
 
 def _library(host: Host, ready: Mapping[str, str]) -> str | None:

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from kubekit.documents import LONGEST_SETTINGS, DocumentError, FileError, decode_json, read_text
 from kubekit.kube.errors import ConfigError
 
 _REREAD_SECONDS: Final = 60.0  # as client-go does with projected service account tokens
@@ -67,12 +68,12 @@ class FileAuth:
         now = self._monotonic()
         if self._credential is None or refused or now - self._read_at > _REREAD_SECONDS:
             try:
-                token = self._path.read_text(encoding="utf-8").strip()
-            except OSError as error:
+                token = read_text(self._path, limit=LONGEST_SETTINGS).strip()
+            except (FileError, DocumentError) as error:
                 if self._credential is not None and not refused:
                     # The file vanishes for an instant when the kubelet swaps its link; what we have still serves.
                     return self._credential
-                raise ConfigError(f"cannot read the token: {error.strerror}", where=str(self._path)) from error
+                raise ConfigError(f"the token {error.what}", where=error.where, cure=error.cure) from error
             self._credential = Credential(header=f"Bearer {token}")
             self._read_at = now
         return self._credential
@@ -174,9 +175,10 @@ class ExecAuth:
 
     def _parse(self, out: bytes, command: str) -> tuple[Credential, float]:
         try:
-            answer = msgspec.json.decode(out, type=_ExecCredential)
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"the credential plugin's output is no ExecCredential: {error}", where=command) from error
+            answer = decode_json(out, _ExecCredential, limit=LONGEST_SETTINGS)
+        except DocumentError as error:
+            what = f"the credential plugin's output is no ExecCredential: {error.problem}"
+            raise ConfigError(what, where=command) from error
         status = answer.status
         asked, got = self._spec.api_version, answer.api_version or "no apiVersion"
         if got != asked:

@@ -9,7 +9,6 @@ Invariant: what cannot be honoured (a proxy, an auth-provider, a missing user) i
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import ssl
 import time
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kubekit.documents import LONGEST_SETTINGS, DocumentError, FileError, read_file
 from kubekit.kube.auth import Auth, ExecAuth, ExecSpec, FileAuth, StaticAuth
 from kubekit.kube.errors import ConfigError
 
@@ -116,8 +116,8 @@ def load(
     if kubeconfig is not None:
         return from_file(kubeconfig, context)
     if env.get("KUBECONFIG"):
-        files = [Path(part).expanduser() for part in env["KUBECONFIG"].split(os.pathsep) if part]
-        existing = [path for path in files if path.is_file()]
+        files = [_expanded(Path(part)) for part in env["KUBECONFIG"].split(os.pathsep) if part]
+        existing = [path for path in files if path.exists()]
         if not existing:
             raise ConfigError("no such file", where=f"KUBECONFIG={env['KUBECONFIG']}")
         wanted = context
@@ -129,7 +129,7 @@ def load(
         return from_file(existing[-1], wanted)
     if context is None and env.get("KUBERNETES_SERVICE_HOST") and (service_account / "token").exists():
         return in_cluster(env, service_account)
-    home = Path(env.get("HOME", "~")).expanduser() / ".kube" / "config"
+    home = _expanded(Path(env.get("HOME", "~"))) / ".kube" / "config"
     if not home.is_file():
         raise ConfigError(
             "no cluster is configured: neither --kubeconfig nor KUBECONFIG, no service account, no ~/.kube/config",
@@ -143,7 +143,7 @@ def context_names(kubeconfig: Path | None = None, environ: Mapping[str, str] | N
     env = os.environ if environ is None else environ
     listed = env.get("KUBECONFIG") or str(Path(env.get("HOME", "~"), ".kube", "config"))
     paths = [kubeconfig] if kubeconfig is not None else [Path(part) for part in listed.split(os.pathsep) if part]
-    configs = [_read(path.expanduser()) for path in paths if path.expanduser().is_file()]
+    configs = [_read(path) for path in map(_expanded, paths) if path.is_file()]
     return tuple(sorted({named.name for config in configs for named in config.contexts or ()}))
 
 
@@ -173,14 +173,14 @@ def in_cluster(env: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT_D
 
 def _read(path: Path) -> _Config:
     # NB: yaml costs 30 ms to import, and operands in pods never need it.
-    import yaml
+    from kubekit.yaml_documents import load_yaml
 
     try:
-        data = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except OSError as error:
-        raise ConfigError(f"cannot read the kubeconfig: {error.strerror}", where=str(path)) from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the kubeconfig is no YAML: {error}", where=str(path)) from error
+        data = load_yaml(read_file(path, limit=LONGEST_SETTINGS), where=str(path), limit=LONGEST_SETTINGS)
+    except FileError as error:
+        raise ConfigError(f"the kubeconfig {error.what}", where=error.where, cure=error.cure) from error
+    except DocumentError as error:
+        raise ConfigError(f"the kubeconfig is no YAML: {error.problem}", where=error.where) from error
     try:
         return msgspec.convert(data if data is not None else {}, _Config)
     except msgspec.ValidationError as error:
@@ -189,7 +189,7 @@ def _read(path: Path) -> _Config:
 
 def from_file(path: Path, context: str | None = None) -> ApiEndpoint:
     """One context of a kubeconfig file, its current one when `context` is None. Raises ConfigError."""
-    path = path.expanduser()
+    path = _expanded(path)
     config = _read(path)
     wanted = context or config.current_context
     if not wanted:
@@ -224,11 +224,11 @@ def from_file(path: Path, context: str | None = None) -> ApiEndpoint:
 def _split(server: str, path: Path) -> tuple[str, int, str, bool]:
     from urllib.parse import urlsplit
 
-    url = urlsplit(server if "://" in server else f"http://{server}")
     try:
+        url = urlsplit(server if "://" in server else f"http://{server}")
         port = url.port
-    except ValueError:
-        port = -1
+    except ValueError:  # brackets without an IPv6 address, or a port of more than 65535
+        url, port = urlsplit(""), -1
     if url.scheme not in ("http", "https") or not url.hostname or port == -1:
         raise ConfigError(f"{server!r} is no server URL", where=str(path), cure="write it as https://HOST:PORT")
     secure = url.scheme == "https"
@@ -257,7 +257,7 @@ def _auth(user: _User, cluster: _Cluster, path: Path, where: str) -> Auth:
                 info["certificate-authority-data"] = cluster.certificate_authority_data
             elif cluster.certificate_authority:
                 ca = _beside(path, cluster.certificate_authority)
-                info["certificate-authority-data"] = base64.b64encode(ca.read_bytes()).decode()
+                info["certificate-authority-data"] = base64.b64encode(_read_pem(ca)).decode()
             for extension in cluster.extensions or []:
                 if extension.get("name") == "client.authentication.k8s.io/exec":
                     info["config"] = extension.get("extension")
@@ -277,13 +277,29 @@ def _auth(user: _User, cluster: _Cluster, path: Path, where: str) -> Auth:
 
 def _beside(path: Path, name: str) -> Path:
     """Relative names in a kubeconfig are relative to it."""
-    return path.parent / Path(name).expanduser()
+    return path.parent / _expanded(Path(name))
+
+
+def _expanded(path: Path) -> Path:
+    """Return the path with the home directory for `~`. Raises ConfigError for an unknown user."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ConfigError("has no home directory that is known", where=str(path)) from error
+
+
+def _read_pem(path: Path) -> bytes:
+    """Return the bytes of a file of certificates or a key. Raises ConfigError."""
+    try:
+        return read_file(path, limit=LONGEST_SETTINGS)
+    except FileError as error:
+        raise ConfigError(f"the certificate {error.what}", where=error.where, cure=error.cure) from error
 
 
 def _data(text: str, field: str, path: Path) -> str:
     try:
         return base64.b64decode(text, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # of base64, or of UTF-8
         raise ConfigError(f"{field} is no base64 text", where=str(path)) from None
 
 
@@ -293,7 +309,9 @@ def _tls(cluster: _Cluster, user: _User, path: Path) -> ssl.SSLContext:
             ca = _data(cluster.certificate_authority_data, "certificate-authority-data", path)
             context = ssl.create_default_context(cadata=ca)
         elif cluster.certificate_authority:
-            context = ssl.create_default_context(cafile=str(_beside(path, cluster.certificate_authority)))
+            file = _beside(path, cluster.certificate_authority)
+            _read_pem(file)  # the ssl module would wait for a pipe
+            context = ssl.create_default_context(cafile=file)
         else:
             context = ssl.create_default_context()
         if cluster.insecure_skip_tls_verify:
@@ -307,10 +325,11 @@ def _tls(cluster: _Cluster, user: _User, path: Path) -> ssl.SSLContext:
                 _data(key, "client-key-data", path),
             )
         elif user.client_certificate:
-            context.load_cert_chain(
-                str(_beside(path, user.client_certificate)),
-                str(_beside(path, user.client_key)) if user.client_key else None,
-            )
+            own = _beside(path, user.client_certificate)
+            its_key = _beside(path, user.client_key) if user.client_key else None
+            for file in (own, its_key or own):
+                _read_pem(file)
+            context.load_cert_chain(own, its_key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"cannot use the kubeconfig's certificates: {error}", where=str(path)) from error
     return context

@@ -155,8 +155,8 @@ def from_response(
     """
     try:
         parsed = _decode_status(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        text = bytes(body[:200]).decode(errors="replace").strip()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = bytes(body)[:200].decode(errors="replace").strip()
         parsed = _Status(message=text.splitlines()[0] if text else "")
     code = status or parsed.code or 500
     kind = _BY_STATUS.get(code)

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from kubekit.documents import cut_json
 from kubekit.kube.errors import ServerError, from_response
 
 T = TypeVar("T")
@@ -77,6 +78,8 @@ def decode_event(
                 raise
             bad(bytes(parsed.object), str(error))
             return WatchEvent(kind, None, _decode_version(parsed.object).metadata.resource_version)
-    except msgspec.DecodeError as error:
+    except RecursionError:
+        return decode_event(decoder, cut_json(line), where=where, bad=bad)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ServerError(f"a watch event cannot be decoded: {error}", where=where, reason="Undecodable") from error
     return WatchEvent(kind, obj, obj.metadata.resource_version)

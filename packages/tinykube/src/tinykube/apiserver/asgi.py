@@ -52,12 +52,12 @@ class HttpRequest:
         """Query parameters; of a repeated one the last."""
         if self._query is None:
             text = self.scope["query_string"]
-            self._query = dict(parse_qsl(text.decode(), keep_blank_values=True)) if text else {}
+            self._query = dict(parse_qsl(text.decode(errors="replace"), keep_blank_values=True)) if text else {}
         return self._query
 
     def query_all(self, name: str) -> list[str]:
         """Every value of a parameter that may be repeated, such as exec's `command`."""
-        pairs = parse_qsl(self.scope["query_string"].decode(), keep_blank_values=True)
+        pairs = parse_qsl(self.scope["query_string"].decode(errors="replace"), keep_blank_values=True)
         return [value for key, value in pairs if key == name]
 
     def flag(self, name: str) -> bool:
@@ -70,9 +70,9 @@ class HttpRequest:
         """The whole body. Raises BodyTooLarge."""
         message = await self.receive()
         data: bytes = message.get("body", b"")
-        if not message.get("more_body"):
-            return data
         chunks, size = [data], len(data)
+        if size > MAX_BODY_BYTES:
+            raise BodyTooLarge
         while message.get("more_body"):
             message = await self.receive()
             chunk = message.get("body", b"")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kubekit.documents import decode_json
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.schema import Schema
 
@@ -199,7 +200,7 @@ def paths(fields: Fields, prefix: str = "") -> Iterator[str]:
         if key[0] == "f":
             path = f"{prefix}.{key[2:]}"
         elif key[0] == "k":
-            keys = msgspec.json.decode(key[2:].encode(), type=dict[str, Any])
+            keys = decode_json(key[2:], dict[str, Any])
             shown = ",".join(f"{name}={_encode(value).decode()}" for name, value in keys.items())
             path = f"{prefix}[{shown}]"
         else:

@@ -96,7 +96,7 @@ class ServiceAccountTokens:
     def check(self, token: str, audiences: tuple[str, ...] = (ISSUER,)) -> tuple[User, tuple[str, ...]]:
         """Return the account of a token and the wanted audiences that it is for. Raises InvalidToken."""
         head, _, signature = token.rpartition(".")
-        if not hmac.compare_digest(signature, self._sign(head)):
+        if not hmac.compare_digest(signature.encode(), self._sign(head).encode()):
             raise InvalidToken("the token's signature is not ours")
         try:
             claims = msgspec.json.decode(_unb64(head.partition(".")[2]))

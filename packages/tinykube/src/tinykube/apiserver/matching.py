@@ -11,19 +11,13 @@ from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.selectors import CompiledSelector, selector_of
 
-# Admission never applies to its own configuration, otherwise a broken webhook could not be repaired.
-_EXEMPT: Final = frozenset(
-    (
-        "mutatingwebhookconfigurations",
-        "validatingwebhookconfigurations",
-        "validatingadmissionpolicies",
-        "validatingadmissionpolicybindings",
-    )
-)
+# A broken policy or webhook has to be repairable. Policies do apply to the configurations of webhooks.
+_POLICIES: Final = frozenset(("validatingadmissionpolicies", "validatingadmissionpolicybindings"))
+_CONFIGURATION: Final = _POLICIES | {"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
 
 
 class OperationRule(msgspec.Struct, frozen=True):
-    """One RuleWithOperations; `names` empty: any."""
+    """One RuleWithOperations; `names` empty: any. `exempt` are the kinds of admission itself that it never matches."""
 
     operations: frozenset[str]
     groups: frozenset[str]
@@ -31,10 +25,11 @@ class OperationRule(msgspec.Struct, frozen=True):
     resources: frozenset[str]
     scope: str
     names: frozenset[str]
+    exempt: frozenset[str]
 
     def covers(self, info: ResourceInfo, operation: str, subresource: str) -> bool:
         """Return whether requests of this kind can match at all."""
-        if info.plural in _EXEMPT and info.group == "admissionregistration.k8s.io":
+        if info.plural in self.exempt and info.group == "admissionregistration.k8s.io":
             return False
         return (
             bool(self.operations & {"*", operation})
@@ -51,7 +46,7 @@ def _spellings(plural: str, subresource: str) -> set[str]:
     return {"*", "*/*", plural}
 
 
-def parse_rules(specs: Iterable[Mapping[str, Any]] | None) -> tuple[OperationRule, ...]:
+def parse_rules(specs: Iterable[Mapping[str, Any]] | None, exempt: frozenset[str]) -> tuple[OperationRule, ...]:
     return tuple(
         OperationRule(
             frozenset(spec.get("operations") or ()),
@@ -60,6 +55,7 @@ def parse_rules(specs: Iterable[Mapping[str, Any]] | None) -> tuple[OperationRul
             frozenset(spec.get("resources") or ()),
             spec.get("scope") or "*",
             frozenset(spec.get("resourceNames") or ()),
+            exempt,
         )
         for spec in specs or ()
     )
@@ -112,9 +108,10 @@ def _labels(obj: Object | None) -> Mapping[str, str]:
 
 def parse_match(spec: Mapping[str, Any], rules: str = "resourceRules") -> Match:
     """A Match of a webhook (`rules` is its field) or of an admission policy's matchConstraints."""
+    exempt = _POLICIES if rules == "resourceRules" else _CONFIGURATION
     return Match(
-        parse_rules(spec.get(rules)),
-        parse_rules(spec.get("excludeResourceRules")),
+        parse_rules(spec.get(rules), exempt),
+        parse_rules(spec.get("excludeResourceRules"), exempt),
         selector_of(spec.get("namespaceSelector")),
         selector_of(spec.get("objectSelector")),
     )

@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 import yaml
 
+from kubekit.documents import DocumentError, decode_json
+from kubekit.yaml_documents import load_yaml
 from tinykube.apiserver import protobuf
-from tinykube.apiserver.asgi import HttpRequest, HttpResponse
+from tinykube.apiserver.asgi import MAX_BODY_BYTES, HttpRequest, HttpResponse
 from tinykube.apiserver.failure import ApiFailure, bad_request
 from tinykube.apiserver.kinds import Kind
 from tinykube.apiserver.store import StoreEntry
@@ -33,16 +36,6 @@ PATCH_TYPES: Final = {
 }
 
 
-class _Loader(yaml.CSafeLoader):
-    """YAML whose dates stay text, as JSON has none."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
-    for first, found in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 def media_type(request: HttpRequest) -> str:
     return request.header(b"content-type").partition(";")[0].strip().lower()
 
@@ -52,19 +45,17 @@ def parse(request: HttpRequest, data: bytes) -> Any:
     media = media_type(request)
     if media in ("", "application/json", "*/*") or media.endswith("+json"):
         try:
-            return _decode(data)
-        except msgspec.DecodeError as error:
+            return decode_json(data, limit=MAX_BODY_BYTES)
+        except DocumentError as error:
             raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
     if media in ("application/yaml", "application/apply-patch+yaml", "text/yaml"):
         # JSON is YAML, and two orders of magnitude quicker to read as what it is.
         if data[:1] == b"{":
-            try:
-                return _decode(data)
-            except msgspec.DecodeError:
-                pass
+            with suppress(DocumentError):
+                return decode_json(data, limit=MAX_BODY_BYTES)
         try:
-            return yaml.load(data, _Loader)
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            return load_yaml(data, limit=MAX_BODY_BYTES, plain=True)
+        except DocumentError as error:
             raise bad_request(f"error converting YAML to JSON: {error}") from error
     if media == "application/vnd.kubernetes.protobuf":
         return protobuf.decode(data)

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from kubekit.documents import DocumentError, decode_json
 from tinykube.apiserver.failure import bad_request, gone
 from tinykube.apiserver.store import StoreEntry
 
@@ -68,8 +69,8 @@ class Snapshots:
         """Raises ApiFailure 400 for what is no token, 410 for a snapshot that is not kept any more."""
         try:
             padded = token + "=" * (-len(token) % 4)
-            found = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=_Token)
-        except (ValueError, msgspec.DecodeError) as error:
+            found = decode_json(base64.urlsafe_b64decode(padded), _Token)
+        except (ValueError, DocumentError) as error:
             raise bad_request(f"continue key is not valid: {error}") from error
         entries = self._kept.get(found.id)
         if entries is None:

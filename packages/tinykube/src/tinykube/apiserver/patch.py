@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
+from kubekit.documents import DocumentError, check_value
+from tinykube.apiserver.asgi import MAX_BODY_BYTES
 from tinykube.apiserver.failure import ApiFailure, bad_request
 from tinykube.apiserver.schema import Schema
 
 Object = dict[str, Any]
 
+MOST_OPERATIONS: Final = 10_000  # of one JSON patch, as the real server limits them
 _DELETE_FROM: Final = "$deleteFromPrimitiveList/"
 _ORDER: Final = "$setElementOrder/"
 
@@ -40,10 +43,19 @@ def json_patch(target: Any, operations: Any) -> Any:
     if not isinstance(operations, list):
         text = "json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
         raise bad_request(f"error decoding patch: {text}")
-    for operation in operations:
-        if not isinstance(operation, dict) or "op" not in operation or "path" not in operation:
-            raise bad_request("an operation of a JSON patch needs op and path")
-        target = _operate(target, operation)
+    if len(operations) > MOST_OPERATIONS:
+        text = f"The allowed maximum operations in a JSON patch is {MOST_OPERATIONS}, got {len(operations)}"
+        raise ApiFailure(413, "RequestEntityTooLarge", text)
+    try:
+        for operation in operations:
+            if not isinstance(operation, dict) or "op" not in operation or "path" not in operation:
+                raise bad_request("an operation of a JSON patch needs op and path")
+            target = _operate(target, operation)
+        check_value(target, limit=MAX_BODY_BYTES)
+    except DocumentError as error:
+        raise bad_request(f"the patched object {error.problem}") from error
+    except RecursionError as error:
+        raise bad_request("the patched object is nested too deep") from error
     return target
 
 

@@ -1,11 +1,12 @@
 """ValidatingAdmissionPolicies and their bindings: rules in CEL on what comes in, without a webhook.
 
-Policies are compiled when they are written; a request costs the evaluation of those that match it. `variables` are
-computed when an expression first reads them.
+Policies are compiled when they are written; a request costs the evaluation of those that match it. A write of one
+policy does not compile the others again. `variables` are computed when an expression first reads them.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -76,6 +77,7 @@ class _Variables(Mapping[str, Any]):
         return len(self._programs)
 
 
+@functools.lru_cache(maxsize=1024)
 def _program(source: str) -> CelProgram:
     return CelProgram(source, VARIABLES)
 

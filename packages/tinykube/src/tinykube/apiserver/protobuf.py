@@ -12,8 +12,7 @@ import struct
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
-
+from kubekit.documents import check_value, decode_json
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.fieldtable import SchemaField, SchemaMessage, table
 
@@ -39,7 +38,9 @@ def decode(data: bytes) -> Object:
         if message is None:
             raise bad_request(f'no kind "{kind}" is registered for version "{api_version}"')
         obj = _message(envelope.get(2, b""), message)
-    except (Truncated, UnicodeDecodeError, msgspec.DecodeError, struct.error) as error:
+        check_value(obj)
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError, RecursionError, struct.error) as error:
+        # A field of another type than the table's, a time beyond all calendars, a schema in thousands of schemas.
         raise bad_request(f"cannot read the protobuf body: {error}") from error
     return {"apiVersion": api_version, "kind": kind, **obj}
 
@@ -149,7 +150,7 @@ def _int_or_string(raw: bytes) -> int | str:
 
 def _raw(raw: bytes) -> Any:
     inner = dict(_wire(raw)).get(1, b"")
-    return msgspec.json.decode(inner) if inner else None
+    return decode_json(inner) if inner else None
 
 
 _SCALARS: Final[dict[str, Any]] = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import http.client
 import logging
 import uuid
@@ -19,6 +18,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kubekit.documents import DocumentError, decode_json
+from tinykube.apiserver.asgi import MAX_BODY_BYTES
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.cel import CelError, CelProgram, CelSyntaxError
 from tinykube.apiserver.failure import ApiFailure
@@ -109,9 +110,9 @@ class Webhooks:
         if response is None or not response.get("patch"):
             return False
         try:
-            operations = msgspec.json.decode(base64.b64decode(response["patch"]))
+            operations = decode_json(base64.b64decode(response["patch"]), limit=MAX_BODY_BYTES)
             patched = json_patch(request.obj or {}, operations)
-        except (binascii.Error, msgspec.DecodeError, ApiFailure) as problem:
+        except (ValueError, TypeError, DocumentError, ApiFailure) as problem:  # a patch that is no base64, or no text
             if hook.ignores_failure:
                 return False
             raise _internal(hook, f"the patch cannot be applied: {problem}") from problem
@@ -208,8 +209,8 @@ def _compiled(configuration: Object) -> list[Webhook]:
 
 def _response_of(answer: bytes, uid: str) -> Object:
     try:
-        response: Any = msgspec.json.decode(answer).get("response")
-    except (msgspec.DecodeError, AttributeError) as problem:
+        response: Any = decode_json(answer).get("response")
+    except (DocumentError, AttributeError) as problem:
         raise CallFailed(f"the answer is no AdmissionReview: {problem}") from problem
     if not isinstance(response, dict):
         raise CallFailed("webhook response is absent")

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kubekit.documents import DocumentError, decode_json
 from tinykube.kubelet.websocket import Closed, WebSocket
 
 PROTOCOL: Final = "v5.channel.k8s.io"
@@ -105,7 +106,7 @@ async def _incoming(socket: WebSocket, process: asyncio.subprocess.Process, term
             message = await socket.receive()
             channel, data = message[0] if message else CLOSE, message[1:]
             if channel == RESIZE and terminal is not None:
-                size = msgspec.json.decode(data, type=Size)
+                size = decode_json(data, Size)
                 fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.height, size.width, 0, 0))
             elif channel == STDIN and terminal is not None:
                 os.write(terminal, data)
@@ -114,7 +115,7 @@ async def _incoming(socket: WebSocket, process: asyncio.subprocess.Process, term
                 await process.stdin.drain()
             elif channel == CLOSE and data[:1] == bytes([STDIN]) and process.stdin is not None:
                 process.stdin.close()
-    except (ConnectionError, msgspec.DecodeError):
+    except (ConnectionError, DocumentError, struct.error):
         return  # the command has closed its input, or the client speaks nonsense: output goes on
     except Closed:
         if process.returncode is None:

@@ -19,11 +19,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 
+from kubekit.documents import LONGEST_SETTINGS, DocumentError, FileError, read_file
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Informer
 from kubekit.protocol.sockets import DEVICE_PLUGIN_DIR, KUBELET_DIR
+from kubekit.yaml_documents import load_yaml
 from tinykube.kubelet.clock import KubeletClock, RealClock
 from tinykube.kubelet.containers import Isolation, Launcher, Records
 from tinykube.kubelet.containers.launcher import kill_all
@@ -286,7 +287,7 @@ class Kubelet:
 def read_cluster(kubeconfig: Path) -> ClusterAccess:
     """Return the API server of a kubeconfig's current context. Raises InvalidInput."""
     try:
-        config = yaml.safe_load(kubeconfig.read_text())
+        config = load_yaml(read_file(kubeconfig, limit=LONGEST_SETTINGS), limit=LONGEST_SETTINGS)
         contexts = {c["name"]: c["context"] for c in config["contexts"]}
         context = contexts.get(config.get("current-context"), next(iter(contexts.values())))
         cluster = {c["name"]: c["cluster"] for c in config["clusters"]}[context["cluster"]]
@@ -294,12 +295,14 @@ def read_cluster(kubeconfig: Path) -> ClusterAccess:
         if "certificate-authority-data" in cluster:
             ca = base64.b64decode(cluster["certificate-authority-data"])
         elif "certificate-authority" in cluster:
-            ca = (kubeconfig.parent / cluster["certificate-authority"]).read_bytes()
+            ca = read_file(kubeconfig.parent / cluster["certificate-authority"], limit=LONGEST_SETTINGS)
         else:
             ca = b""
-    except (OSError, yaml.YAMLError, KeyError, TypeError, StopIteration, ValueError) as error:
+        port = url.port or (443 if url.scheme == "https" else 80)
+    except (FileError, DocumentError) as error:
+        raise InvalidInput(f"no usable kubeconfig: {error.what}", where=error.where or str(kubeconfig)) from error
+    except (AttributeError, KeyError, TypeError, StopIteration, ValueError) as error:
         raise InvalidInput(f"no usable kubeconfig: {error!r}", where=str(kubeconfig)) from error
-    port = url.port or (443 if url.scheme == "https" else 80)
     return ClusterAccess(url.hostname or "127.0.0.1", port, ca, url.scheme)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from kubekit.documents import LONGEST_SETTINGS, DocumentError, FileError, read_file
 from kubekit.errors import InvalidInput
+from kubekit.yaml_documents import load_yaml
 from tinykube.scheduler.config import API_VERSION, SchedulerConfig, seconds
 from tinykube.scheduler.policy import KIND as POLICY
 from tinykube.scheduler.policy import SchedulerPolicy, settings, unknown_predicates
@@ -17,14 +18,14 @@ def parse(text: str | bytes, where: str = "") -> SchedulerConfig:
     """Read a configuration in YAML or JSON. Raises InvalidInput with every finding it can name."""
     findings = []
     try:
-        document: Any = msgspec.yaml.decode(text)
+        document = load_yaml(text, limit=LONGEST_SETTINGS, plain=True)
         if isinstance(document, dict) and document.get("kind") == POLICY:
             policy = msgspec.convert(document, SchedulerPolicy)
             findings += [f"predicates: {name!r} is unknown" for name in unknown_predicates(policy)]
             config: SchedulerConfig = settings(policy)
         else:
             config = msgspec.convert(document, SchedulerConfig)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.ValidationError, DocumentError) as error:
         raise InvalidInput(
             f"not a configuration that the embedded scheduler can follow: {error}",
             where=where,
@@ -50,7 +51,7 @@ def parse(text: str | bytes, where: str = "") -> SchedulerConfig:
 def load(path: Path) -> SchedulerConfig:
     """Read a configuration file. Raises InvalidInput."""
     try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(path)) from error
+        text = read_file(path, limit=LONGEST_SETTINGS)
+    except FileError as error:
+        raise InvalidInput(error.what, where=error.where, cure=error.cure) from error
     return parse(text, str(path))

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import Retryable
 from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.preemption import Candidate
@@ -26,6 +27,7 @@ from tinykube.scheduler.config import ExtenderConfig
 from tinykube.scheduler.extender_service import service_of
 
 _MAX_EXTENDER_PRIORITY: Final = 10
+_LONGEST_ANSWER: Final = 64 << 20  # bytes; whole nodes of a large cluster
 _SCALE: Final = 100 // _MAX_EXTENDER_PRIORITY
 Object = Mapping[str, Any]
 # (namespace, service name, port) -> the address of a ready pod behind it, None when no pod is ready
@@ -129,8 +131,8 @@ class ExtenderClient:
     async def _post(self, verb: str, body: Mapping[str, Any]) -> Any:
         data = await asyncio.to_thread(self._exchange, verb, msgspec.json.encode(body), self._address(verb))
         try:
-            answer = msgspec.json.decode(data) if data.strip() else {}
-        except msgspec.DecodeError as error:
+            answer = decode_json(data, limit=_LONGEST_ANSWER) if data.strip() else {}
+        except DocumentError as error:
             raise ExtenderError(f"extender at {self.config.url_prefix} answered no JSON: {error}") from error
         if isinstance(answer, list):
             return [_lowered(item) for item in answer]

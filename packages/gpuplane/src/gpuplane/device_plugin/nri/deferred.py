@@ -15,6 +15,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.device_plugin.kubelet_api import Allocation
+from kubekit.documents import LONGEST_VALUE, DocumentError, decode_json
 from kubekit.errors import Terminal
 
 NO_DEVICES: Final = "void"
@@ -57,7 +58,7 @@ def deferred_of(container: Mapping[str, str], pod: Mapping[str, str]) -> list[De
         if key in pod:
             raise Terminal(f"the pod has the annotation {key}, which is for the device plugin only", cure="remove it")
         try:
-            found.append(msgspec.json.decode(value, type=DeferredAllocation))
-        except (msgspec.DecodeError, RecursionError) as error:
+            found.append(decode_json(value, DeferredAllocation, limit=LONGEST_VALUE))
+        except DocumentError as error:
             raise Terminal(f"the annotation {key} is broken: {error}", cure="delete the pod") from error
     return found

@@ -51,7 +51,7 @@ async def nri_connection(context: OperandContext, shares: ShareOwners | None) ->
     from gpuplane.device_plugin.nri.device_injector import DeviceInjector  # late: most nodes need none of it
     from kubekit.kube import EventRecorder
 
-    events = EventRecorder(context.client, "gpuplane-device-plugin")
+    events = EventRecorder(context.client, "gpuplane-device-plugin", instance=context.node_name)
 
     def empty_handed(pod: pb.PodSandbox, container: pb.Container) -> None:
         text = f"container {container.name} was created while the device plugin was away, and has no GPU; restart it"

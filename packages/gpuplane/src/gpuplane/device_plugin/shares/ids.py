@@ -38,13 +38,23 @@ def gpu_of(id_: str) -> str:
 
 
 def by_gpu(ids: Iterable[str]) -> dict[str, list[str]]:
-    """UUID -> its ids, lowest number first; an id without a number is of a whole GPU."""
+    """UUID -> its ids, lowest number first; an id without a number is of a whole GPU.
+
+    Raises Terminal for an id whose end is no number.
+    """
     found: dict[str, list[str]] = {}
     for id_ in ids:
         found.setdefault(gpu_of(id_), []).append(id_)
     for mine in found.values():
-        mine.sort(key=lambda id_: int(id_.partition(REPLICA)[2] or 0))
+        mine.sort(key=_number)
     return found
+
+
+def _number(id_: str) -> int:
+    end = id_.partition(REPLICA)[2]
+    if end and not (end.isascii() and end.isdecimal() and len(end) < 10):
+        raise Terminal(f"{id_!r} is no id of a share", cure="ids are those that this plugin listed")
+    return int(end or 0)
 
 
 def pick(wanted: Mapping[str, int], available: Iterable[str], must: Sequence[str]) -> tuple[str, ...]:

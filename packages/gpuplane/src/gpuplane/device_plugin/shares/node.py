@@ -43,7 +43,7 @@ class ShareNode:
         self.limits = ShareLimits(context.host_root, context.now)
         self.pods = pods
         self._context = context
-        self._events = EventRecorder(context.client, "gpuplane-device-plugin")
+        self._events = EventRecorder(context.client, "gpuplane-device-plugin", instance=context.node_name)
         self._held = HeldReport(context, pods, (gpu.uuid for gpu in gpus))
         loop = asyncio.get_running_loop()
 

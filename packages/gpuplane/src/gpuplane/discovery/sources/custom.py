@@ -6,11 +6,9 @@ They make labels and variables only. A file is taken whole or not at all, as fea
 from __future__ import annotations
 
 import textwrap
-from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import yaml
 
 from gpuplane import names as known
 from gpuplane.api.nodefeature import (
@@ -22,6 +20,7 @@ from gpuplane.api.nodefeature import (
 )
 from gpuplane.discovery.sources.reading import names
 from gpuplane.host import Host, HostError
+from kubekit.documents import DocumentError, decode_text
 from kubekit.errors import InvalidInput
 
 DIRECTORY: Final = "etc/kubernetes/node-feature-discovery/custom.d"
@@ -87,13 +86,16 @@ def load_rules(host: Host, before: CustomRules | None = None) -> CustomRules:
 def parse(data: bytes, path: str) -> tuple[FeatureRule, ...]:
     """A list of rules in YAML. Raises InvalidInput for the first mistake, with its line."""
     from gpuplane.api.manifests import check_text  # late: few machines have such a file
+    from kubekit.yaml_documents import load_yaml
 
-    text = data.decode(errors="replace")
-    found: Any = []
-    with suppress(yaml.YAMLError):  # told below, with its place
-        found = yaml.safe_load(text)
-        if not isinstance(found, list):
-            raise InvalidInput("is no list of rules", where=f"{path}:1", cure="begin each rule with - name:")
+    try:
+        text = decode_text(data, where=path)
+        found = load_yaml(text, where=path)
+    except DocumentError as error:
+        cure = error.cure or "correct the line, or the one before"
+        raise InvalidInput(f"cannot be read as YAML: {error.problem}", where=error.where, cure=cure) from error
+    if not isinstance(found, list):
+        raise InvalidInput("is no list of rules", where=f"{path}:1", cure="begin each rule with - name:")
     checked = check_text(_HEAD + textwrap.indent(text, "  "))
     for finding in (finding for document in checked for finding in document.findings):
         if finding.severity == "error":

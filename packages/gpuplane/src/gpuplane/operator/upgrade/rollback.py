@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable
 
-import msgspec
-
 from gpuplane import names
 from gpuplane.operator.upgrade.templates import Manifest, digest_of, driver_of, is_kept, kept, still_needed
 from kubekit.api.core import DaemonSet
 from kubekit.kube import Client, NotFound
+from kubekit.kube.codec import decode_any
 
 log = logging.getLogger("gpuplane.operator")
 MANAGER = names.FIELD_MANAGER_PREFIX + "upgrade"
@@ -31,7 +30,7 @@ async def keep_before(
         return
     path = DaemonSet.RESOURCE.path(names.OPERATOR_NAMESPACE, live.metadata.name)
     try:
-        whole = msgspec.json.decode(await client.request("GET", path))
+        whole = decode_any(await client.request("GET", path))
     except NotFound:
         return
     copy = kept(whole, digest)

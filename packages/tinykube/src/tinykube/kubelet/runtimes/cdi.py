@@ -7,15 +7,15 @@ program is not on the node fails the start, as it does there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
+from kubekit.documents import DocumentError, FileError, decode_json, read_file
 from kubekit.errors import Terminal
+from kubekit.yaml_documents import load_yaml
 from tinykube.kubelet.volumes import inside_root
 
 
@@ -78,10 +78,10 @@ def read_specs(root: Path, directories: Iterable[str]) -> list[Spec]:
             if path.suffix not in (".json", ".yaml", ".yml"):
                 continue
             try:
-                text = path.read_text(encoding="utf-8")
-                data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+                text = read_file(path)
+                data = decode_json(text) if path.suffix == ".json" else load_yaml(text)
                 specs.append(msgspec.convert(_renamed(data), Spec))
-            except (OSError, ValueError, yaml.YAMLError):
+            except (FileError, DocumentError, ValueError):
                 continue
     return specs
 

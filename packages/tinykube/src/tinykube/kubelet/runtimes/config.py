@@ -8,7 +8,6 @@ cri-o merges its drop-ins in order. A file that cannot be parsed keeps the runti
 from __future__ import annotations
 
 import functools
-import json
 import posixpath
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import Terminal
 from tinykube.kubelet.volumes import inside_root
 
@@ -162,10 +162,10 @@ def _docker(root: Path, version: tuple[int, ...], *, running: RuntimeConfig | No
     path = "/etc/docker/daemon.json"
     try:
         text = inside_root(root, path).read_text(encoding="utf-8")
-        config = json.loads(text) if text.strip() else {}
+        config = decode_json(text) if text.strip() else {}
     except FileNotFoundError:
         config = {}
-    except (ValueError, UnicodeDecodeError) as error:
+    except (DocumentError, UnicodeDecodeError) as error:
         raise RuntimeDown(f"unable to configure the Docker daemon with file {path}: {error}", where=path) from error
     if not isinstance(config, dict):
         raise RuntimeDown(f"unable to configure the Docker daemon with file {path}: no object", where=path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from gpuplane.autoscaler.catalogue import InstanceType
 from gpuplane.autoscaler.providers.aws.calls import AwsCalls
 from gpuplane.autoscaler.providers.aws.settings import AwsSettings
 from gpuplane.autoscaler.providers.aws.types import listed_prices, read_types
+from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import KubekitError
 from kubekit.kube.clock import Clock
 
@@ -146,12 +146,12 @@ def read_products(found: Iterable[str | Mapping[str, Any]]) -> dict[str, float]:
     prices: dict[str, float] = {}
     for text in found:
         try:
-            product = json.loads(text) if isinstance(text, str) else text
+            product = decode_json(text) if isinstance(text, str) else text
             name = product["product"]["attributes"]["instanceType"]
             terms = product["terms"]["OnDemand"].values()
             rates = [rate for term in terms for rate in term["priceDimensions"].values()]
             price = _price(rates[0]["pricePerUnit"].get("USD"))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        except (DocumentError, ValueError, KeyError, TypeError, AttributeError, IndexError):
             continue
         if price is not None:
             prices[name] = price

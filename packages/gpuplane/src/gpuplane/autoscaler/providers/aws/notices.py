@@ -8,7 +8,6 @@ Source: the events of EC2 and AWS Health as EventBridge delivers them.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from gpuplane.autoscaler.providers.aws.calls import AwsCalls
 from gpuplane.autoscaler.providers.provider import Interruption
+from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import KubekitError
 from kubekit.kube.clock import Clock
 
@@ -38,7 +38,7 @@ _KINDS: Final = {
 def read_notice(body: str) -> tuple[str, tuple[str, ...]]:
     """Return the kind of a message and its instances; no instances for a message that says nothing."""
     try:
-        event = json.loads(body)
+        event = decode_json(body)
         kind = _KINDS.get(event["detail-type"], "")
         detail = event["detail"]
         if event["detail-type"] == "AWS Health Event":
@@ -48,7 +48,7 @@ def read_notice(body: str) -> tuple[str, tuple[str, ...]]:
             found = [str(detail["instance-id"])]
         if kind == "state-change" and detail["state"] not in _ENDING:
             found = []
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (DocumentError, KeyError, TypeError, AttributeError):
         return "", ()
     return (kind, tuple(dict.fromkeys(found))) if kind and found else ("", ())
 
