@@ -41,6 +41,7 @@ from gpuplane.operator.gates import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import OperatorState, operator_metrics
 from gpuplane.operator.operands import GROUP_LABEL
 from gpuplane.operator.policy import FINALIZER
+from gpuplane.operator.rights import granted, sentences
 from gpuplane.operator.stages import OPERANDS, operand_of
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.metrics import Metrics as SchedulerMetrics
@@ -145,6 +146,13 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
     },
 }
 
+CHART_JOBS: Final[dict[str, str]] = {
+    "`gpuplane-take-back`": "Deletes the ClusterPolicy, so that all nodes lose gpuplane's drivers and configuration.",
+    "`gpuplane-end-nodes`": "Deletes node pools and claims with their definitions, so that all bought nodes end.",
+    "`gpuplane-upgrade-crds`": "Creates any definition, and changes those of gpuplane, so that their objects are lost.",
+    "`gpuplane-cleanup-crds`": "Deletes gpuplane's definitions with all their objects, and lists and changes requests.",
+}
+
 MARKS: Final[dict[str, str]] = {
     FINALIZER: "finalizer of the ClusterPolicy: it goes when every node is as it was",
     GROUP_LABEL: "label of the driver's DaemonSets: which OS and kernel they are for",
@@ -161,6 +169,7 @@ def pages() -> dict[str, str]:
         "metrics.md": metrics(),
         "findings.md": findings(),
         "cures.md": errors_and_cures(),
+        "rights.md": rights(),
     }
 
 
@@ -193,6 +202,29 @@ def errors_and_cures() -> str:
     ):
         rows = [(str(number), meaning, cure) for number, (meaning, cure) in entries.items()]
         out += [f"## {title}\n", about + "\n", table(("number", "means", "cure"), rows)]
+    return "\n".join(out)
+
+
+# -- rights ------------------------------------------------------------------------------------------------------
+def rights() -> str:
+    out = [
+        "# Rights\n",
+        HEAD,
+        "What a token of each component is good for at most, in the hands of a thief: for each rule of RBAC that its"
+        " account was granted, after the limits of the admission policies. The API server refuses a token once its pod"
+        " is gone. A rule without a sentence here fails a test. No account may read Secrets, except that of the"
+        " webhook its own.\n",
+        "The admission policies need Kubernetes 1.30 or newer. A user who may create pods in the namespace"
+        f" `{names.OPERATOR_NAMESPACE}` has every token below, and is root on the nodes.\n",
+    ]
+    for account, rights in sentences().items():
+        rows = [(code(rule), rights.rules[str(rule)]) for rule in granted() if rule.account == account]
+        out += [f"## {account}\n", f"{rights.most}\n", table(("rule", "a stolen token, at most"), rows)]
+    out += [
+        "## Jobs of the Helm chart\n",
+        "Their accounts exist while helm runs the Job.\n",
+        table(("account", "a stolen token, at most"), CHART_JOBS.items()),
+    ]
     return "\n".join(out)
 
 

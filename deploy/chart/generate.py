@@ -219,6 +219,12 @@ keywords: [gpu, nvidia, device-plugin, cdi, operator]
 
 
 REPLACED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "27-validation-pods.yaml": (
+        (
+            f"      expression: \"'{names.IMAGE.rpartition(':')[0]}'\"\n",
+            '      expression: {{ include "gpuplane.imageName" . | squote | quote }}\n',
+        ),
+    ),
     "30-operator.yaml": (
         ("  replicas: 1\n", "  replicas: {{ .Values.operator.replicas | default 1 }}\n"),
         (

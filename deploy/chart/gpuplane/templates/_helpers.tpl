@@ -1,9 +1,14 @@
 {{/* The image of operator and operands. Values that name NVIDIA's operator mean gpuplane's own image. */}}
 {{- define "gpuplane.image" -}}
 {{- $o := (eq (include "gpuplane.namesTheirs" .) "true") | ternary dict .Values.operator -}}
-{{- $repository := $o.repository | default "gpuplane" -}}
 {{- $version := $o.version | default .Chart.AppVersion | toString -}}
-{{- printf "%s/%s%s%s" $repository ($o.image | default "gpuplane") (ternary "@" ":" (hasPrefix "sha256:" $version)) $version -}}
+{{- printf "%s%s%s" (include "gpuplane.imageName" .) (ternary "@" ":" (hasPrefix "sha256:" $version)) $version -}}
+{{- end -}}
+
+{{/* The same without its tag or digest. */}}
+{{- define "gpuplane.imageName" -}}
+{{- $o := (eq (include "gpuplane.namesTheirs" .) "true") | ternary dict .Values.operator -}}
+{{- printf "%s/%s" ($o.repository | default "gpuplane") ($o.image | default "gpuplane") -}}
 {{- end -}}
 
 {{/* Whether operator.image is that of NVIDIA's operator, as in its chart's own values file; empty for no. */}}

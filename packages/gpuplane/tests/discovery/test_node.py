@@ -162,3 +162,19 @@ def test_nothing_goes_from_what_is_merged(old: WantedFeatures, new: WantedFeatur
     assert both.labels == {**old.labels, **new.labels}
     assert set(new.taints) <= set(both.taints)
     assert {(taint.key, taint.effect) for taint in old.taints} <= {(taint.key, taint.effect) for taint in both.taints}
+
+
+def test_an_annotation_of_another_program_is_left_to_it() -> None:
+    """Network plugins keep addresses there. A name under the prefix of features belongs to discovery in any case."""
+    feature = "feature.node.kubernetes.io/note"
+    on = node(annotations={"network.example.com/address": "10.0.0.1", feature: "old"})
+    wanted = WantedFeatures(
+        annotations={"network.example.com/address": "10.9.9.9", "example.com/new": "1", feature: "2"}
+    )
+    after, writes = written(on, wanted)
+    assert writes == 1
+    assert after.metadata.annotations["network.example.com/address"] == "10.0.0.1"
+    assert owned(after).annotations == {"example.com/new": "1", feature: "2"}
+    changed, _ = written(after, WantedFeatures(annotations={"example.com/new": "3"}))
+    assert changed.metadata.annotations["example.com/new"] == "3"
+    assert written(changed, WantedFeatures())[0].metadata.annotations == {"network.example.com/address": "10.0.0.1"}

@@ -19,6 +19,9 @@ from tests.support.realkube.life import Life, live
 from tests.support.realkube.node import KubernetesNode, wait_ready
 from tests.support.realkube.stories import StoryCluster, story_cluster
 
+FOLDER = Path(__file__).parent
+# The first test that wants a cluster starts it. Each single wait of a test has a lower limit of its own.
+DEADLINE_SECONDS = 900
 LONGEST = ("test_machine", "test_scale", "test_install", "test_extender")
 # They have one cluster, and each begins where the one before it ends.
 STORIES = ("test_story_gpu_operator", "test_story_gpu_manager", "test_story_kubernetes_alpha", "test_story_karpenter")
@@ -112,6 +115,9 @@ def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that two workers end together."""
+    """Give each test its deadline. What takes longest begins first, so that two workers end together."""
+    for item in items:
+        if item.path.parent == FOLDER and item.get_closest_marker("deadline") is None:
+            item.add_marker(pytest.mark.deadline(DEADLINE_SECONDS))
     order = (*STORIES, *LONGEST)
     items.sort(key=lambda item: order.index(item.path.stem) if item.path.stem in order else len(order))

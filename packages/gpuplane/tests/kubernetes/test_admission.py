@@ -28,10 +28,10 @@ from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import PATIENCE_S, account_config
 from tests.support.until import until
 
-pytestmark = pytest.mark.deadline(300)
 NAMESPACE = names.OPERATOR_NAMESPACE
 OLD = Path(__file__).parents[1] / "admission" / "kubernetes-alpha"
 PODS = "/api/v1/namespaces/default/pods"
+LEFT = ("gpu-pod", "gpu-pod-affinity", "gpu-pod-libraries", "p", "never", "spelled")
 TENANT, EXTENDER = "tenant", "gpuplane-scheduler"
 
 
@@ -90,13 +90,15 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
             )
         made += [m for m in manifests("admission") if m["kind"] not in ("Deployment", "PodDisruptionBudget")]
         webhooks = [m for m in made if "webhooks" in m]
-        for manifest in made:
-            if manifest not in webhooks:
-                await apply(client, manifest)
+        await gone(client, *LEFT)  # a run that was cut short left its own
+        await until(lambda: _is_settled(client), what="the end of an earlier namespace", seconds=PATIENCE_S)
         try:
+            for manifest in made:
+                if manifest not in webhooks:
+                    await apply(client, manifest)
             yield client
         finally:
-            await gone(client, "gpu-pod", "gpu-pod-affinity", "gpu-pod-libraries", "p", "never", "spelled")
+            await gone(client, *LEFT)
             for manifest in reversed(made):
                 resource, meta = resource_of(manifest), manifest["metadata"]
                 try:
@@ -108,6 +110,15 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
                 what="the namespace is gone",
                 seconds=PATIENCE_S,
             )
+
+
+async def _is_settled(client: Client) -> bool:
+    """Return whether the operator's namespace is there to stay, or not at all."""
+    try:
+        found = await client.get(Namespace, NAMESPACE)
+    except NotFound:
+        return True
+    return not found.metadata.deletion_timestamp
 
 
 async def _is_gone(client: Client, path: str) -> bool:
@@ -139,7 +150,7 @@ async def webhook(control_plane: ControlPlane, admin: Client) -> AsyncIterator[N
         yield
     finally:
         process.terminate()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await process.wait()
 
 

@@ -21,11 +21,17 @@ from kubekit.api.core import Pod
 from kubekit.kube import Client, NotFound
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference
-from tests.support.realkube.life import PATIENCE_S, Life, gpuplane, settled, until_as
+from tests.support.realkube.life import (
+    COMMAND_S,
+    PATIENCE_S,
+    Life,
+    gpuplane,
+    settled,
+    take_away,
+    until_absent,
+    until_as,
+)
 from tests.support.until import until
-
-# The first test that wants the recorded life waits for all of it.
-pytestmark = pytest.mark.deadline(300)
 
 
 @pytest.fixture
@@ -37,7 +43,13 @@ async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:
 @pytest.fixture(scope="module")
 def before(control_plane: ControlPlane) -> Iterator[Objects]:
     """What there was before these tests; after them all it is so again."""
-    found = asyncio.run(of(control_plane, settled))
+
+    async def begin(client: Client) -> Objects:
+        await free(client)
+        await take_away(control_plane, client)  # what a run left that was cut short
+        return await settled(client)
+
+    found = asyncio.run(of(control_plane, begin))
     yield found
     gpuplane(control_plane, "uninstall", "-q")
     after = asyncio.run(of(control_plane, lambda client: until_as(client, found)))
@@ -47,6 +59,15 @@ def before(control_plane: ControlPlane) -> Iterator[Objects]:
 async def of(plane: ControlPlane, ask: Callable[[Client], Awaitable[Objects]]) -> Objects:
     async with Client.connect(plane.kubeconfig) as client:
         return await ask(client)
+
+
+async def free(client: Client) -> None:
+    """Remove the objects that tests make next to an installation, whatever finalizers they have."""
+    bare = {"metadata": {"finalizers": None}}
+    for path in (f"{CONFIGMAPS}/mine", f"{CONFIGMAPS}/held", *(f"{requests}/stuck" for requests in REQUESTS)):
+        with contextlib.suppress(NotFound):
+            await client.request("PATCH", path, None, bare, content_type="application/merge-patch+json")
+            await client.request("DELETE", path)
 
 
 async def applied(client: Client) -> list[str]:
@@ -69,6 +90,11 @@ async def applied(client: Client) -> list[str]:
 EVERYTHING = [f"{manifest['kind']} {manifest['metadata']['name']}" for manifest in installation()]
 
 
+CONFIGMAPS = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/configmaps"
+REQUESTS = [
+    f"/apis/gpuplane.dev/v1alpha1/namespaces/{namespace}/podexplanations"
+    for namespace in ("default", names.OPERATOR_NAMESPACE)
+]
 DRIVERS = "/apis/nvidia.com/v1alpha1/nvidiadrivers"
 
 # -- with operator, operands and a machine -----------------------------------------------------------------------------
@@ -151,14 +177,24 @@ async def test_an_uninstall_that_was_killed_goes_on(
 @pytest.fixture
 async def without_others(control_plane: ControlPlane, client: Client, before: Objects) -> AsyncIterator[None]:
     """Neither gpuplane nor what the test makes as somebody else, before and after it."""
-    await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
+
+    async def clear() -> None:
+        await take_away(control_plane, client)
+        definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nvidiadrivers.nvidia.com"
+        await until_absent(client, f"{DRIVERS}/mine", definition, f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}")
+        await until_nothing_is_left(client)
+
+    await clear()
     yield
-    await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
-    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nvidiadrivers.nvidia.com"
-    for path in (f"{DRIVERS}/mine", definition, f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}"):
-        with contextlib.suppress(NotFound):
-            await client.request("DELETE", path)
-    await until_nothing_is_left(client)
+    await clear()
+
+
+@pytest.fixture
+async def without_ours(client: Client, before: Objects) -> AsyncIterator[None]:
+    """None of the objects that the test makes besides the installation exist, before and after it."""
+    await free(client)
+    yield
+    await free(client)
 
 
 async def test_what_was_there_first_stays_with_what_others_keep_in_it(
@@ -212,7 +248,7 @@ async def test_what_was_there_first_stays_with_what_others_keep_in_it(
 
 
 async def test_a_request_that_a_user_gave_a_finalizer_holds_no_uninstall_up(
-    control_plane: ControlPlane, client: Client, before: Objects
+    control_plane: ControlPlane, client: Client, without_ours: None
 ) -> None:
     await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
     request = {
@@ -221,25 +257,23 @@ async def test_a_request_that_a_user_gave_a_finalizer_holds_no_uninstall_up(
         "metadata": {"name": "stuck", "finalizers": ["example.com/forever"]},
         "spec": {"pods": ["p"]},
     }
-    for namespace in ("default", names.OPERATOR_NAMESPACE):
-        path = f"/apis/gpuplane.dev/v1alpha1/namespaces/{namespace}/podexplanations"
+    for path in REQUESTS:
         await client.request("POST", path, None, request)
     await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
     assert await applied(client) == []
 
 
 async def test_a_namespace_with_objects_of_others_stays_until_they_are_gone(
-    control_plane: ControlPlane, client: Client, before: Objects
+    control_plane: ControlPlane, client: Client, without_ours: None
 ) -> None:
     await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
-    configmaps = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/configmaps"
     mine = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}}
-    await client.request("POST", configmaps, None, mine)
+    await client.request("POST", CONFIGMAPS, None, mine)
     done = await asyncio.to_thread(run, control_plane, "uninstall")
     assert done.returncode == 0, done.stderr
     assert "Namespace gpu-operator kept: it holds configmaps/mine, which gpuplane did not make" in done.stderr
     assert await applied(client) == ["Namespace gpu-operator"]
-    await client.request("DELETE", f"{configmaps}/mine")
+    await client.request("DELETE", f"{CONFIGMAPS}/mine")
     await asyncio.to_thread(gpuplane, control_plane, "uninstall", "-q")
     assert await applied(client) == []
 
@@ -252,18 +286,15 @@ async def until_nothing_is_left(client: Client) -> None:
 
 
 async def test_installing_while_the_namespace_still_goes_waits_and_makes_it_anew(
-    control_plane: ControlPlane, client: Client, before: Objects
+    control_plane: ControlPlane, client: Client, without_ours: None
 ) -> None:
     await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
     held = {"metadata": {"name": "held", "labels": dict(OURS), "finalizers": ["example.com/held"]}}
-    configmaps = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/configmaps"
-    await client.request("POST", configmaps, None, {"apiVersion": "v1", "kind": "ConfigMap", **held})
-    late = await asyncio.to_thread(lambda: run(control_plane, "uninstall", "-q", "--timeout", "8"))
-    assert late.returncode == 3
-    assert "Namespace gpu-operator was not gone after 8 s" in late.stderr
+    await client.request("POST", CONFIGMAPS, None, {"apiVersion": "v1", "kind": "ConfigMap", **held})
+    await until_uninstall_waits_for("Namespace gpu-operator", control_plane)
     install = asyncio.create_task(asyncio.to_thread(gpuplane, control_plane, "install", "-q"))
     free = {"metadata": {"finalizers": None}}
-    await client.request("PATCH", f"{configmaps}/held", None, free, content_type="application/merge-patch+json")
+    await client.request("PATCH", f"{CONFIGMAPS}/held", None, free, content_type="application/merge-patch+json")
     await install
     assert await applied(client) == EVERYTHING
 
@@ -274,12 +305,9 @@ async def test_uninstalling_without_the_operator_says_what_it_waits_for(
     await asyncio.to_thread(gpuplane, control_plane, "install", "-q")
     await client.patch(ClusterPolicy, "cluster-policy", {"metadata": {"finalizers": [FINALIZER]}})
     try:
-        # NB: all that is removed before the policy takes seconds on a busy machine.
-        late = await asyncio.to_thread(lambda: run(control_plane, "uninstall", "-q", "--timeout", "12"))
+        await until_uninstall_waits_for("ClusterPolicy cluster-policy", control_plane)
     finally:
         await client.patch(ClusterPolicy, "cluster-policy", {"metadata": {"finalizers": None}})
-    assert late.returncode == 3
-    assert "ClusterPolicy cluster-policy was not gone after 12 s" in late.stderr
 
 
 async def test_uninstalling_what_is_not_there_is_no_error(control_plane: ControlPlane, before: Objects) -> None:
@@ -288,9 +316,20 @@ async def test_uninstalling_what_is_not_there_is_no_error(control_plane: Control
     assert (done.returncode, done.stderr.strip()) == (0, "gpuplane is not on this cluster: nothing to remove")
 
 
+async def until_uninstall_waits_for(title: str, plane: ControlPlane) -> None:
+    """Uninstall with little time until that object is left: on a busy machine those before it take longer."""
+
+    async def waits() -> bool:
+        late = await asyncio.to_thread(run, plane, "uninstall", "-q", "--timeout", "8")
+        assert late.returncode == 3, late.stderr
+        return f"{title} was not gone after 8 s" in late.stderr
+
+    await until(waits, what=f"uninstall waits for {title}", seconds=PATIENCE_S)
+
+
 def run(plane: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(plane.kubeconfig)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
 
 
 def killed_after(plane: ControlPlane, lines: int) -> None:

@@ -7,7 +7,7 @@ only when the rule is evaluated.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +23,15 @@ from kubekit.errors import InvalidInput
 PREFIX: Final = names.FEATURE_PREFIX.rstrip("/")
 _LABEL_GROUPS: Final = (PREFIX, "profile.node.kubernetes.io")
 _OTHER_GROUPS: Final = (PREFIX,)
+_KUBERNETES: Final = ("kubernetes.io", "k8s.io")
+_OUR_GROUPS: Final = ("gpuplane.dev", names.KARPENTER_GROUP)
+_OURS: Final = (
+    names.GPU_PRESENT_LABEL,
+    names.NOT_READY_TAINT,
+    names.GPU_RESOURCE,
+    names.UPGRADE_STATE_LABEL,
+    names.DRIVER_OWNER_LABEL,
+)
 _VERSION: Final = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?(?:[-+].*)?")
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _NUMERIC: Final = frozenset(("Gt", "Ge", "Lt", "Le", "GtLt", "GeLe"))
@@ -207,8 +216,8 @@ def _name(name: str, path: str, groups: tuple[str, ...]) -> Iterator[RuleProblem
     group, _, base = name.partition("/")
     if not base or not is_label_name(name):
         yield RuleProblem("GP154", path, f"{name} is no name with a prefix", f"write it as {PREFIX}/my-feature", name)
-    elif group == "kubernetes.io" or group.endswith(".kubernetes.io"):
-        if group not in groups and not group.endswith(tuple(f".{allowed}" for allowed in groups)):
+    elif _below(group, _KUBERNETES):
+        if not _below(group, groups):
             yield RuleProblem("GP154", path, f"{group} belongs to Kubernetes", f"write it as {PREFIX}/{base}", name)
     elif _is_ours(name):
         yield RuleProblem("GP154", path, f"{name} is set by gpuplane itself", "choose another name", name)
@@ -217,7 +226,14 @@ def _name(name: str, path: str, groups: tuple[str, ...]) -> Iterator[RuleProblem
 def _is_ours(name: str) -> bool:
     """The names that the operator and the plugin keep; a rule that set them too would fight them for ever.
 
+    The admission policies gpuplane-own-labels and gpuplane-discovery-master refuse the same names.
+
     NB: `nvidia.com/gpu.deploy.operands` is the administrator's, and a rule is one way to say it.
     """
     gate = name.startswith(names.DEPLOY_PREFIX) and name != names.DEPLOY_OPERANDS_LABEL
-    return gate or name in (names.GPU_PRESENT_LABEL, names.NOT_READY_TAINT, names.GPU_RESOURCE)
+    return gate or name in _OURS or _below(name.partition("/")[0], _OUR_GROUPS)
+
+
+def _below(group: str, groups: Iterable[str]) -> bool:
+    """Return whether a prefix is one of `groups`, or a domain below one."""
+    return any(group == one or group.endswith(f".{one}") for one in groups)

@@ -95,9 +95,12 @@ def merged(old: WantedFeatures, new: WantedFeatures) -> WantedFeatures:
 def patches(node: Node, wanted: WantedFeatures) -> Patches:
     """Return the patches to the wanted Node: at most one of it and one of its status, none without a difference.
 
-    What is ours by the books and not wanted any more goes; everything else on the Node stays as it is.
+    What is ours by the books and not wanted any more goes; everything else on the Node stays as it is. An annotation of
+    another program is left to it, also when a rule wants it: network plugins keep their addresses there. The admission
+    policy gpuplane-discovery-master refuses it too.
     """
     old = owned(node)
+    wanted = msgspec.structs.replace(wanted, annotations=_free_annotations(node, old, wanted))
     meta: dict[str, Any] = {}
     labels = _difference(node.metadata.labels, old.labels, wanted.labels)
     annotations = _difference(node.metadata.annotations, old.annotations, wanted.annotations)
@@ -122,6 +125,16 @@ def patches(node: Node, wanted: WantedFeatures) -> Patches:
         body.setdefault("metadata", {})["resourceVersion"] = node.metadata.resource_version
         body["spec"] = {"taints": taints}
     return Patches(body, _status(node, old, wanted))
+
+
+def _free_annotations(node: Node, old: WantedFeatures, wanted: WantedFeatures) -> dict[str, str]:
+    """Return the wanted annotations that belong to rules."""
+    theirs = node.metadata.annotations.keys() - old.annotations.keys()
+    return {
+        name: value
+        for name, value in wanted.annotations.items()
+        if name not in theirs or name.startswith(names.FEATURE_PREFIX)
+    }
 
 
 def written(taint: Taint) -> str:

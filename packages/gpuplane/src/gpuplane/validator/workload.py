@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import sys
 from importlib import resources
@@ -44,8 +43,11 @@ class NoRoom(KubekitError):
 
 
 def pod_name(node_name: str) -> str:
-    """Always the same for a node, so that a validator that starts again finds its pod."""
-    return f"{NAME}-{hashlib.sha256(node_name.encode()).hexdigest()[:5]}"
+    """Return the name, which is always the same for a node: a validator that starts again finds its pod.
+
+    The admission policy gpuplane-validation-pods holds each validator to it.
+    """
+    return f"{NAME}-{node_name}"
 
 
 class PullSecret(Struct):

@@ -1,0 +1,51 @@
+"""Pods of gpuplane that need no privileges have none: their containers are restricted as Kubernetes recommends."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from gpuplane.operator.autoscaler_install import AutoscalerInstall
+from gpuplane.operator.installation import installation
+from gpuplane.operator.manifest import Manifest, parse
+
+# They change the host, or read its GPUs through the devices of the host.
+PRIVILEGED = {
+    "driver",
+    "driver-before",
+    "nvidia-driver-ctr",
+    "container-toolkit",
+    "operator-validator",
+    "device-plugin",
+    "mps-control-daemon",
+    "dcgm-exporter",
+    "gpu-feature-discovery",
+}
+
+
+def pods() -> list[dict[str, Any]]:
+    """Return the spec of each pod of the installation and of the operands."""
+    folder = resources.files("gpuplane.operator").joinpath("operands")
+    files = [one for one in folder.iterdir() if not one.name.endswith("-parts.yaml")]
+    operands: list[Manifest] = [one for file in files for one in parse(file.read_text())]
+    found = [*installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"})), *operands]
+    return [one["spec"]["template"]["spec"] for one in found if one["kind"] in ("Deployment", "DaemonSet")]
+
+
+def test_containers_are_privileged_or_restricted() -> None:
+    privileged = set()
+    for pod in pods():
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            context = container["securityContext"]
+            if context.get("privileged"):
+                privileged.add(container["name"])
+                continue
+            assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}, container["name"]
+            assert context == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "capabilities": {"drop": ["ALL"]},
+            }, container["name"]
+    assert privileged == PRIVILEGED
