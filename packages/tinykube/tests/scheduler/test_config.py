@@ -42,10 +42,15 @@ def test_an_extender_is_read_as_it_is_written():
     assert extender.managed_resources == (ManagedResource(name="tencent.com/vcuda-core", ignored_by_scheduler=True),)
 
 
+def test_the_part_of_the_nodes_to_search_is_read():
+    assert parse(HEAD + "percentageOfNodesToScore: 70\n").percentage_of_nodes_to_score == 70
+
+
 @pytest.mark.parametrize(
     ("text", "finding"),
     [
-        (HEAD + "percentageOfNodesToScore: 10\n", "percentageOfNodesToScore"),
+        (HEAD + "percentageOfNodesToScore: 101\n", "percentageOfNodesToScore"),
+        (HEAD + "podMaxBackoffSeconds: 20\n", "podMaxBackoffSeconds"),
         (HEAD + "profiles: [{plugins: {}}]\n", "plugins"),
         (HEAD + "extenders: [{filterVerb: filter}]\n", "urlPrefix"),
         (HEAD + "extenders: [{urlPrefix: 'http://x', httpTimeout: soon}]\n", "'soon' is not a duration"),

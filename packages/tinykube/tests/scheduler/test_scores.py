@@ -111,3 +111,5 @@ def test_of_many_nodes_only_enough_are_looked_at(world):
     assert len(first.feasible) == enough(300) == 144
     second = find(world.pod("q"), world.cache, start=first.next_start)
     assert {n.name for n in first.feasible} & {n.name for n in second.feasible} == set()
+    everywhere = find(world.pod("r"), world.cache, percent=100)
+    assert len(everywhere.feasible) == 300

@@ -10,6 +10,8 @@ Invariants:
 - Where `nvidia.com/gpu` are replicas or MIG devices, kube-scheduler counts them: a pod that requests them holds nothing
   in the ledger.
 - Ready, labels and GPUs of a node are those of the last version of its Node and GPUNode.
+- The CPU and memory of all bound pods are counted, so that policies know which free GPUs a node can still use. Whether
+  they suffice is the scheduler's decision, which may know sooner that a pod has ended.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from gpuplane.scheduler.transforms import (
     CachedPod,
     by_count,
     place_of,
+    transform_any_pod,
     transform_gpunode,
     transform_node,
-    transform_pod,
 )
 from gpuplane.sharing import Assignment, Ledger, LedgerGPU
 from gpuplane.sharing.placement import Placement, place
@@ -41,6 +43,7 @@ from kubekit.kube import Client, Clock, Informer, SystemClock
 log = logging.getLogger("gpuplane.scheduler")
 _GUESS: Final = TightestPolicy()
 _REMEMBERED: Final = 1024
+NO_GPUS: Final = Assignment({})
 
 
 class Cluster:
@@ -67,7 +70,7 @@ class Cluster:
         self.unplaced: dict[str, CachedPod] = {}
         self.nodes: Informer[Node] = Informer(client, Node, keep=transform_node, clock=clock)
         self.gpunodes: Informer[GPUNode] = Informer(client, GPUNode, keep=transform_gpunode, clock=clock)
-        self.pods: Informer[Pod] = Informer(client, Pod, keep=transform_pod, clock=clock)
+        self.pods: Informer[Pod] = Informer(client, Pod, keep=transform_any_pod, clock=clock)
         self.nodes.add_handler(self._node_changed)
         self.gpunodes.add_handler(self._gpunode_changed)
         self.pods.add_handler(self._pod_changed)
@@ -115,9 +118,19 @@ class Cluster:
 
     def hold(self, pod: CachedPod, node: str, assignment: Assignment) -> None:
         """Count the assignment of a bound pod."""
-        uid = pod.metadata.uid
-        self.ledger.hold(uid, node, assignment)
+        self.hold_in_ledger(pod, node, assignment)
         self.count(pod, node)
+
+    def hold_in_ledger(self, pod: CachedPod, node: str, assignment: Assignment = NO_GPUS) -> None:
+        """Count what the pod holds of GPUs, CPU and memory, and leave quotas as they are."""
+        request = pod.request
+        self.ledger.hold(
+            pod.metadata.uid,
+            node,
+            assignment,
+            cpu_milli=request.cpu_milli,
+            host_memory_mib=request.host_memory_mib,
+        )
 
     def count(self, pod: CachedPod, node: str) -> None:
         """Count the pod's request on its namespace's quota."""
@@ -201,7 +214,13 @@ class Cluster:
         if node is not None and gpus:
             known = self.ledger.node(name)
             counted = by_count(node, gpus)
-            self.ledger.set_node(name, gpus, by_count=counted)
+            self.ledger.set_node(
+                name,
+                gpus,
+                cpu_milli=node.cpu_milli,
+                host_memory_mib=node.host_memory_mib,
+                by_count=counted,
+            )
             if known is None or known.by_count != counted:
                 self._guess_again(name)
             self._place_unplaced(name)
@@ -226,7 +245,10 @@ class Cluster:
                 tell(name, "")
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if isinstance(new, CachedPod):
+        now = new or old
+        if isinstance(now, CachedPod) and not now.request:
+            self._plain_changed(now, gone=new is None)
+        elif isinstance(new, CachedPod):
             uid = new.metadata.uid
             if uid in self._gone:
                 return
@@ -254,6 +276,16 @@ class Cluster:
             for tell in self.on_pod:
                 tell(uid, None)
 
+    def _plain_changed(self, pod: CachedPod, *, gone: bool) -> None:
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        if not gone:
+            self.hold_in_ledger(pod, node)
+            return
+        self.ledger.release(uid)
+        if self.ledger.node(node) is not None:
+            for tell in self.on_freed:
+                tell(node, "")
+
     def _compare(self, pod: CachedPod, gpunode: CachedGPUNode) -> None:
         """Count the allocation that the node reports, if it differs from the pod's annotation."""
         uid, node, given = pod.metadata.uid, pod.spec.node_name, gpunode.given[pod.metadata.uid]
@@ -277,6 +309,8 @@ class Cluster:
     def _bound(self, pod: CachedPod) -> None:
         uid, node = pod.metadata.uid, pod.spec.node_name
         if uid in self._said or uid in self._given:
+            if (holding := self.ledger.holding(uid)) is not None:
+                self.hold_in_ledger(pod, *holding)  # a resize changes its CPU and memory
             return
         if pod.assignment is not None:
             self._said.add(uid)

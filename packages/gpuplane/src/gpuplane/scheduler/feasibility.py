@@ -19,7 +19,7 @@ from gpuplane.scheduler.policies import Policies
 from gpuplane.sharing import Ledger, LedgerGPU, NodeState, Request, empty
 from gpuplane.sharing.placement import Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.fit import find, place_by_count, rate, usable_gpus
-from gpuplane.sharing.placement.lacking import refusal
+from gpuplane.sharing.placement.lacking import cannot_host, refusal
 
 _REQUESTS: Final = 64
 _NEVER: Final = float("-inf")
@@ -72,6 +72,16 @@ class FeasibilityCache:
         self._hardware: dict[str, tuple[tuple[LedgerGPU, ...], Hardware]] = {}
         self._rooms: dict[str, _Room] = {}
         self.state = ledger.node
+
+    def hosting(self, node: str, request: Request) -> NodeState | None:
+        """Return the node's state, without CPU and memory where they do not suffice for the pod.
+
+        The scheduler decides about both, and has decided for the node when it asks about it.
+        """
+        state = self._ledger.node(node)
+        if state is None or not cannot_host(state, request):
+            return state
+        return msgspec.structs.replace(state, cpu_milli=None, host_memory_mib=None)
 
     def of(self, request: Request) -> Answers:
         version = self._policies.version
@@ -171,7 +181,7 @@ class Answers:
         """Return why the pod does not fit the node now; FITS if it does."""
         known = self._known.lacks.get(node)
         if known is None:
-            state = self._cache.state(node)
+            state = self._cache.hosting(node, self._request)
             if state is None:
                 return _UNKNOWN  # not cached: a caller may ask about a million names
             by_count = place_by_count(state, self._request)
@@ -192,7 +202,7 @@ class Answers:
         """
         known = self._known.values.get(node)
         if known is None:
-            state = self._cache.state(node)
+            state = self._cache.hosting(node, self._request)
             ranked = state is not None and not (state.by_count and self._by_count)
             rated = rate(state, self._request, self._policy, self._gpu_policy) if state is not None and ranked else None
             known = self._known.values[node] = _NEVER if rated is None else rated[1]
@@ -220,7 +230,7 @@ class Answers:
 
     def place(self, node: str) -> Placement | Refusal:
         """Decide the pod's placement on the node now."""
-        state = self._cache.state(node)
+        state = self._cache.hosting(node, self._request)
         return Refusal(UNKNOWN) if state is None else place(state, self._request, self._policy, self._gpu_policy)
 
     def _hopeless(self, state: NodeState) -> bool:

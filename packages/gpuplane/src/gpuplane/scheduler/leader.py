@@ -10,7 +10,7 @@ from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.drift import BYPASSED, DIFFERS, NOT_ASKED
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.policies import LEARN_SECONDS, Chosen, Policies
+from gpuplane.scheduler.policies import LEARN_SECONDS, LOOK_SECONDS, Chosen, Policies
 from gpuplane.scheduler.predicates import Annotator
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.quota import QuotaSettings
@@ -106,9 +106,13 @@ class Leader:
         await self.policies.learn([state.gpus for state in self.cluster.ledger.nodes()])
 
     async def _keep_learning(self) -> None:
+        """Learn every LEARN_SECONDS, and sooner while most of the pods are new, as in a cluster's first minutes."""
+        learned = self._clock.now()
         while True:
-            await self._clock.sleep(LEARN_SECONDS)
-            await self._learn()
+            await self._clock.sleep(LOOK_SECONDS)
+            if self.policies.behind or self._clock.now() >= learned + LEARN_SECONDS:
+                await self._learn()
+                learned = self._clock.now()
 
     def _wake_all(self) -> None:
         """Queue all waiting pods again: they may have been refused only because no replica answered."""

@@ -22,6 +22,8 @@ from kubekit.errors import UsageError
 
 log = logging.getLogger("gpuplane.scheduler")
 LEARN_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 1.0
+_FIRST_LESSON: Final = 16  # pods; the next lesson comes when twice as many were seen, or after LEARN_SECONDS
 _NEW_PART: Final = 0.05  # of the pods seen that have to be new before it is worth learning again
 
 
@@ -55,6 +57,11 @@ class Policies:
     def seen(self, request: Request) -> None:
         """Count the request of a pod."""
         self._mix.seen(request)
+
+    @property
+    def behind(self) -> bool:
+        """Return whether so many pods are new that the policies should not wait for LEARN_SECONDS."""
+        return self._mix.total >= max(_FIRST_LESSON, 2 * self._learned)
 
     def _policy(self, name: str) -> Policy:
         policy = self._made.get(name)

@@ -84,7 +84,7 @@ class Reservations:
         assert event in _FIRST_EVENTS
         pod, node = reservation.pod, reservation.node
         self.retry(reservation.uid)
-        self._cluster.ledger.reserve(reservation.uid, node, reservation.assignment)
+        self._hold(reservation.uid, reservation)
         self._cluster.count(pod, node)
         self._by_uid[reservation.uid] = reservation
         self.apply(reservation, event)
@@ -97,14 +97,25 @@ class Reservations:
             return
         if len(self._tentative) >= _MOST_TENTATIVE:
             self.apply(next(iter(self._tentative.values())), ReservationEvent.YIELDED)
+        reservation = Reservation(pod, node, assignment, deadline=self._clock.now() + TENTATIVE_SECONDS)
         try:
-            self._cluster.ledger.reserve(_TENTATIVE_PREFIX + uid, node, assignment)
+            self._hold(_TENTATIVE_PREFIX + uid, reservation)
         except Retryable:
             return  # it was placed where another tentative reservation is
-        reservation = Reservation(pod, node, assignment, deadline=self._clock.now() + TENTATIVE_SECONDS)
         self._by_uid[uid] = self._tentative[uid] = reservation
         self._tentative_of_node.setdefault(node, set()).add(uid)
         self.apply(reservation, ReservationEvent.PREFERRED)
+
+    def _hold(self, key: str, reservation: Reservation) -> None:
+        """Reserve in the ledger what the pod gets. Raises Retryable when the GPUs are taken."""
+        request = reservation.pod.request
+        self._cluster.ledger.reserve(
+            key,
+            reservation.node,
+            reservation.assignment,
+            cpu_milli=request.cpu_milli,
+            host_memory_mib=request.host_memory_mib,
+        )
 
     # -- tentative reservations ----------------------------------------------------------------------------------------
 
@@ -143,7 +154,7 @@ class Reservations:
         finally:
             for uid, reservation in list(self._tentative.items()):
                 try:
-                    ledger.reserve(_TENTATIVE_PREFIX + uid, reservation.node, reservation.assignment)
+                    self._hold(_TENTATIVE_PREFIX + uid, reservation)
                 except Retryable:
                     self.apply(reservation, ReservationEvent.YIELDED)  # a GPU was lost meanwhile
 

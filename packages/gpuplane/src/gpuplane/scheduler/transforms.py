@@ -1,13 +1,14 @@
 """Transforms Pods, Nodes and GPUNodes for the extender's cache: 5,000 nodes and 60,000 pods have to be small.
 
 Pure functions, passed to informers as `keep`. A pod is parsed here once, into its request and its assignment; the other
-fields are dropped. Pods without GPUs, and pods that have ended, are not cached.
+fields are dropped. Of bound pods without GPUs only the CPU and memory remain, and pods that have ended are not cached.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+from decimal import Decimal
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -19,11 +20,11 @@ from gpuplane.api.offers import counted_by_scheduler, part_of_gpu
 from gpuplane.api.requests import uses_gpus
 from gpuplane.scheduler.drift import Given, by_pod
 from gpuplane.scheduler.quota import QuotaPlace, QuotaSettings
-from gpuplane.sharing import Assignment, LedgerGPU, Part, Request, gpus_of, of_pod, request_of
+from gpuplane.sharing import Assignment, LedgerGPU, Part, Request, gpus_of, host_request, of_pod, request_of
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB
 from kubekit.api.core import Node, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus
 from kubekit.api.meta import ObjectMeta
-from kubekit.api.quantity import Quantity, whole
+from kubekit.api.quantity import Quantity, parse_quantity, whole
 from kubekit.errors import InvalidInput
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -35,8 +36,9 @@ _ENDED_STATUS: Final = PodStatus()
 class CachedPod(Pod):
     """A pod that asks for GPUs. Of its metadata and spec only names, uid, version, node and priority are filled.
 
-    `assignment` is what it holds if it is bound, what it was promised in filter-only mode if it is not; None where its
-    annotations say nothing that can be believed.
+    The `request` of a bound pod without GPUs is empty but for CPU and memory. `assignment` is what it holds if it is
+    bound, what it was promised in filter-only mode if it is not; None where its annotations say nothing that can be
+    believed.
     """
 
     request: Request = Request()
@@ -78,6 +80,24 @@ def transform_pod(pod: Pod) -> CachedPod | None:
     )
 
 
+def transform_any_pod(pod: Pod) -> CachedPod | None:
+    """Return the stored part of a pod, also of a bound pod that requests no GPUs: its node has less CPU and memory."""
+    if pod.status.ended:
+        return None
+    found = transform_pod(pod)
+    if found is not None or not pod.spec.node_name:
+        return found
+    meta = pod.metadata
+    return CachedPod(
+        metadata=ObjectMeta(
+            name=meta.name, namespace=sys.intern(meta.namespace), uid=meta.uid, resource_version=meta.resource_version
+        ),
+        spec=_spec(sys.intern(pod.spec.node_name), pod.spec.priority or 0),
+        status=_ENDED_STATUS,
+        request=host_request(pod),
+    )
+
+
 @lru_cache(maxsize=8192)
 def _same(value: S) -> S:
     """Return the same object for all equal values: a cluster has few different requests and GPU models."""
@@ -107,14 +127,16 @@ def _shared(assignment: Assignment | None) -> Assignment | None:
 
 # -- nodes ---------------------------------------------------------------------------------------------------------
 class CachedNode(Node):
-    """A node: whether it is Ready, what its labels say to quotas, GPUs that only its capacity tells of, and what its
-    capacity calls GPUs.
+    """A node: whether it is Ready, what its labels say to quotas, GPUs that only its capacity tells of, what its
+    capacity calls GPUs, and the CPU and memory for pods (None if it reports none).
     """
 
     ready: bool = False
     labels: dict[str, str] = {}
     gpus: tuple[LedgerGPU, ...] = ()
     devices: tuple[tuple[str, Quantity], ...] = ()
+    cpu_milli: int | None = None
+    host_memory_mib: int | None = None
 
 
 def transform_node(node: Node) -> CachedNode:
@@ -132,7 +154,21 @@ def transform_node(node: Node) -> CachedNode:
         devices=_same(
             tuple((name, node.status.capacity[name]) for name in sorted(node.status.capacity) if _device(name))
         ),
+        cpu_milli=_allocatable(node, "cpu", _MILLI),
+        host_memory_mib=_allocatable(node, "memory", _PER_MIB),
     )
+
+
+_MILLI: Final = Decimal(1000)
+_PER_MIB: Final = 1 / Decimal(2**20)
+
+
+def _allocatable(node: Node, resource: str, factor: Decimal) -> int | None:
+    value = node.status.allocatable.get(resource)
+    try:
+        return None if value is None else int(parse_quantity(value) * factor)
+    except (InvalidInput, ArithmeticError):
+        return None
 
 
 def _device(resource: str) -> bool:

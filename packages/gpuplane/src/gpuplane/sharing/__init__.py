@@ -8,7 +8,7 @@ from gpuplane.sharing.assignment import Assignment, Part, of_pod, to_annotations
 from gpuplane.sharing.findings import POLICIES, findings, findings_of_object
 from gpuplane.sharing.ledger import Holding, Ledger, violations
 from gpuplane.sharing.node import LedgerGPU, NodeState, empty, gpus_of
-from gpuplane.sharing.request import WHOLE, Ask, Request, kind_of, matches, request_of
+from gpuplane.sharing.request import WHOLE, Ask, Request, host_request, kind_of, matches, request_of
 
 __all__ = [
     "POLICIES",
@@ -25,6 +25,7 @@ __all__ = [
     "findings",
     "findings_of_object",
     "gpus_of",
+    "host_request",
     "kind_of",
     "matches",
     "of_pod",

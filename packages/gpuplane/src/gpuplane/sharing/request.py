@@ -132,12 +132,28 @@ def request_of(pod: Pod) -> Request:
     found = _requests.get(key)
     if found is None:
         found = _read(pod)
-        # NB: any tenant can make pods with thousands of containers.
-        if len(key) <= _LONGEST_KEY:
-            if len(_requests) >= _MOST_REQUESTS:
-                _requests.clear()
-            _requests[key] = found
+        _remember(key, found)
     return found
+
+
+def host_request(pod: Pod) -> Request:
+    """Return what a pod without GPUs requests of its node: CPU and memory. Read once for all that request the same."""
+    spec = pod.spec
+    asking = [(one.resources, one.restart_policy) for one in (*spec.init_containers, *spec.containers)]
+    key = b"host" + msgspec.msgpack.encode((len(spec.init_containers), asking, spec.resources, spec.overhead))
+    found = _requests.get(key)
+    if found is None:
+        found = Request(cpu_milli=of_node(pod, "cpu", 1000), host_memory_mib=of_node(pod, "memory", 1 / 2**20))
+        _remember(key, found)
+    return found
+
+
+def _remember(key: bytes, request: Request) -> None:
+    # NB: any tenant can make pods with thousands of containers.
+    if len(key) <= _LONGEST_KEY:
+        if len(_requests) >= _MOST_REQUESTS:
+            _requests.clear()
+        _requests[key] = request
 
 
 def _read(pod: Pod) -> Request:

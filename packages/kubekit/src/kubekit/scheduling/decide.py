@@ -41,16 +41,25 @@ class Found(msgspec.Struct):
         return frozenset(named)
 
 
-def enough(total: int) -> int:
-    """Return how many feasible nodes suffice for a good choice among `total` (kube-scheduler's adaptive percentage)."""
+def enough(total: int, percent: int = 0) -> int:
+    """Return how many feasible nodes suffice for a good choice among `total`.
+
+    `percent` is percentageOfNodesToScore; 0 is kube-scheduler's adaptive percentage.
+    """
     if total < _MIN_FEASIBLE:
         return total
-    percent = max(50 - total // 125, _MIN_PERCENT)
+    percent = percent or max(50 - total // 125, _MIN_PERCENT)
     return max(total * percent // 100, _MIN_FEASIBLE)
 
 
-def find(pod: PodInfo, cache: SchedulerCache, ignored: frozenset[str] = frozenset(), start: int = 0) -> Found:
-    """Asks nodes from `start` on, in turn, until enough are feasible. A pinned pod asks one node only."""
+def find(
+    pod: PodInfo,
+    cache: SchedulerCache,
+    ignored: frozenset[str] = frozenset(),
+    start: int = 0,
+    percent: int = 0,
+) -> Found:
+    """Asks nodes from `start` on, in turn, until `enough` are feasible. A pinned pod asks one node only."""
     check, total = FilterCheck(pod, cache, ignored), cache.node_count
     if pod.affinity.pinned:
         node = cache.nodes.get(pod.affinity.pinned)
@@ -67,7 +76,7 @@ def find(pod: PodInfo, cache: SchedulerCache, ignored: frozenset[str] = frozense
         if promised is not None and promised.facts is not None and check(promised) is None:
             return Found([promised], {}, len(nodes), next_start=start)
     found = Found([], {}, len(nodes))
-    wanted, asked = enough(len(nodes)), 0
+    wanted, asked = enough(len(nodes), percent), 0
     for offset in range(len(nodes)):
         node = nodes[(start + offset) % len(nodes)]
         asked += 1

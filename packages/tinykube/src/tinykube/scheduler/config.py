@@ -1,8 +1,9 @@
 """`KubeSchedulerConfiguration` (kubescheduler.config.k8s.io/v1), as far as the embedded scheduler has what it sets.
 
-Read: `profiles[].schedulerName` and `extenders`. Everything else is refused by name rather than ignored, so that every
-accepted setting has an effect; `leaderElection` and `clientConnection`, which every such file carries and which have no
-meaning inside one process, are accepted. `config_file` reads the file, also the older `Policy`.
+Read: `profiles[].schedulerName`, `percentageOfNodesToScore` and `extenders`. Everything else is refused by name rather
+than ignored, so that every accepted setting has an effect; `leaderElection` and `clientConnection`, which every such
+file carries and which have no meaning inside one process, are accepted. `config_file` reads the file, also the older
+`Policy`.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class SchedulerConfig(_Struct, frozen=True, kw_only=True, rename="camel", forbid
     kind: str = "KubeSchedulerConfiguration"
     profiles: tuple[SchedulerProfile, ...] = (SchedulerProfile(),)
     extenders: tuple[ExtenderConfig, ...] = ()
+    percentage_of_nodes_to_score: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     leader_election: dict[str, Any] = {}
     client_connection: dict[str, Any] = {}
 

@@ -29,7 +29,8 @@ def parse(text: str | bytes, where: str = "") -> SchedulerConfig:
         raise InvalidInput(
             f"not a configuration that the embedded scheduler can follow: {error}",
             where=where,
-            cure="it knows profiles[].schedulerName and extenders, and of a Policy its predicates and extenders",
+            cure="it knows profiles[].schedulerName, percentageOfNodesToScore and extenders,"
+            " and of a Policy its predicates and extenders",
         ) from error
     if (config.api_version, config.kind) != (API_VERSION, "KubeSchedulerConfiguration"):
         findings.append(f"{config.api_version} {config.kind} is not {API_VERSION} KubeSchedulerConfiguration")

@@ -150,7 +150,7 @@ class Scheduler:
         if not self.cache.node_count:
             return SchedulingResult(message=decide.NO_NODES, plugins=frozenset({"NodeName"}))
         ignored = self._ignored if extenders else frozenset()
-        found = decide.find(pod, self.cache, ignored, self._start)
+        found = decide.find(pod, self.cache, ignored, self._start, self._config.percentage_of_nodes_to_score)
         self._start = found.next_start
         asked = False
         for extender in extenders:
