@@ -2,10 +2,10 @@
 
     python benchmarks/nodes.py [--data DIR]
 
-DIR has the openb traces (Alibaba's cluster-trace-gpu-v2023); also from GPUPLANE_OPENB. Without it only the example of
-ten pods is run. Prices are those of the built-in list. Karpenter's figures were measured on its own code, 1.13; its way
-is also computed here, so that both are compared on the same types. The floor is a linear program over the sums of CPU,
-memory and GPUs; no purchase is cheaper.
+DIR has the openb traces (Alibaba's cluster-trace-gpu-v2023); also from GPUPLANE_OPENB, else the traces beside this
+checkout. Without traces only the example of ten pods is run. Prices are those of the built-in list. Karpenter's figures
+were measured on its own code, 1.13; its way is also computed here, so that both are compared on the same types. The
+floor is a linear program over the sums of CPU, memory and GPUs; no purchase is cheaper.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ PODS = 1_000
 KARPENTER_TEN, GOAL_TEN = 11.736, 0.526
 KARPENTER_OPENB, GOAL_OPENB, GOAL_SECONDS = 1_765.68, 880.0, 2.0
 UNAWARE = SharingSettings(known=False)
+BESIDE = Path(__file__).parents[2] / "shared" / "data" / "openb"
 
 
 def pod(name: str, resources: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +137,8 @@ def solved(rows: Sequence[Sequence[float]], right: Sequence[float]) -> tuple[flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("GPUPLANE_OPENB"), help="the openb traces")
+    known = os.environ.get("GPUPLANE_OPENB") or (BESIDE if BESIDE.exists() else None)
+    parser.add_argument("--data", type=Path, default=known, help="the openb traces")
     options = parser.parse_args()
     ten_pods()
     if options.data is None:

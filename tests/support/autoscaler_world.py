@@ -50,8 +50,8 @@ class SkewedClock:
 class AutoscalerWorld:
     """`offered` is what a device plugin makes of a node's GPUs; `joins` says whether an instance ever joins."""
 
-    def __init__(self, machines: Sequence[InstanceType] = tuple(TYPES.values())) -> None:
-        self.clock = VirtualClock(NOW)
+    def __init__(self, machines: Sequence[InstanceType] = tuple(TYPES.values()), now: float = NOW) -> None:
+        self.clock = VirtualClock(now)
         self.registry = Registry(clock=self.clock.now)
         install(self.registry, clock=self.clock.now)
         self.cloud = FakeCloud(self.clock, machines, launching=self._boot, ending=self._end)

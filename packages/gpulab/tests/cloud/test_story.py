@@ -2,6 +2,9 @@
 
 All parts are the product's own: the autoscaler's pod, its AWS provider against the simulated endpoint, the operands
 on the machines. A program that waits plays the printed image, since TensorFlow is not here.
+
+The six files count as they are: the API server gets the bytes of Provisioners and Deployments, the cloud the launch
+template, and of the device plugin's values both the configurations and the nodeSelector of the DaemonSets.
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import yaml
 
 from gpulab.cloud.settings import CLUSTER_NAME
 from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.karpenter import POOL_LABEL, Provisioner
 from gpuplane.api.nodeclaim import NodeClaim
 from kubekit.api.core import Node, Pod
 from kubekit.api.kinds import built_in
+from kubekit.api.meta import Resource
 from kubekit.kube import Client
 from tests.support.until import until, until_objects
 
@@ -50,11 +56,13 @@ class CloudWorld:
         program.write_text("#!/bin/sh\nexec sleep 100000\n")
         program.chmod(0o755)
         image = f"tensorflow/*={program.parent.parent}"
-        found = json.loads(self.gpuplane("up", "--cloud", "--image", image, "--detach", "-q", "-o", "json"))
+        template = ("--launch-template", str(SHARED / "launch-template.json"))
+        found = json.loads(self.gpuplane("up", "--cloud", *template, "--image", image, "--detach", "-q", "-o", "json"))
         self.kubeconfig = Path(found["kubeconfig"])
         self.directory = Path(found["directory"])
         self.environment["KUBECONFIG"] = str(self.kubeconfig)
-        cloud = {**found["cloud"]["environment"], "INTERRUPTION_QUEUE": found["cloud"]["interruptionQueue"]}
+        self.cloud = found["cloud"]["environment"]
+        cloud = {**self.cloud, "INTERRUPTION_QUEUE": found["cloud"]["interruptionQueue"]}
         settings = [f"--cloud-env={name}={value}" for name, value in cloud.items()]
         policy = (f"--set=devicePlugin.config.name={CONFIGS}", "--set=devicePlugin.config.default=default")
         flags = flags or policy
@@ -75,6 +83,22 @@ class CloudWorld:
         """The types of the instances that run."""
         return [one["machine"] for one in self.bill()["instances"] if one["state"] == "running"]
 
+    def described(self) -> list[dict[str, Any]]:
+        """The instances that run, as EC2 describes them."""
+        ec2 = boto3.client(
+            "ec2",
+            endpoint_url=self.cloud["AWS_ENDPOINT_URL"],
+            region_name=self.cloud["AWS_REGION"],
+            aws_access_key_id=self.cloud["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=self.cloud["AWS_SECRET_ACCESS_KEY"],
+        )
+        running = [{"Name": "instance-state-name", "Values": ["running"]}]
+        try:
+            found = ec2.describe_instances(Filters=running)["Reservations"]
+        finally:
+            ec2.close()
+        return [instance for reservation in found for instance in reservation["Instances"]]
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudWorld]:
@@ -94,20 +118,35 @@ def documents(name: str) -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all((SHARED / name).read_text()) if document]
 
 
-async def apply_printed(client: Client) -> None:
-    """Apply what is printed: the device plugin's values, two Provisioners, two Deployments."""
+async def apply_values(client: Client) -> None:
+    """Apply the device plugin's values: its configurations, and the nodes on which DaemonSets run."""
     (values,) = documents("device-plugin-values.yaml")
+    assert values.keys() == {"config", "nodeSelector"}
     meta = {"name": CONFIGS, "namespace": names.OPERATOR_NAMESPACE}
     await client.apply(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": values["config"]["map"]}, "me"
     )
+    [policy] = await client.list(ClusterPolicy)
+    patch = {"spec": {"daemonsets": {"nodeSelector": values["nodeSelector"]}}}
+    await client.patch(ClusterPolicy, policy.metadata.name, patch)
+
+
+async def apply_file(client: Client, name: str, resource: Resource, namespace: str | None = None) -> None:
+    """Send the bytes of a file of one object to the API server, as `kubectl apply --server-side` does."""
+    [document] = documents(name)
+    path = resource.path(namespace, document["metadata"]["name"])
+    params = {"fieldManager": "me", "force": "true"}
+    body = (SHARED / name).read_bytes()
+    await client.request("PATCH", path, params, body, content_type="application/apply-patch+yaml")
+
+
+async def apply_printed(client: Client) -> None:
+    """Apply what is printed: the device plugin's values, two Provisioners, two Deployments."""
+    await apply_values(client)
     for name in ("provisioner-gpu.yaml", "provisioner-gpu-shared.yaml"):
-        for document in documents(name):
-            await client.apply(document, "me", resource=Provisioner.RESOURCE)
+        await apply_file(client, name, Provisioner.RESOURCE)
     for name in ("gpu.yaml", "gpu-shared.yaml"):
-        for document in documents(name):
-            document["metadata"]["namespace"] = "default"
-            await client.apply(document, "me", resource=built_in("apps/v1", "Deployment"))
+        await apply_file(client, name, built_in("apps/v1", "Deployment"), "default")
 
 
 async def scale(client: Client, name: str, replicas: int) -> None:
@@ -141,6 +180,10 @@ async def nodes_by_pool(client: Client) -> dict[str, list[Node]]:
     return found
 
 
+def tags_of(instance: dict[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
+
+
 async def test_two_deployments_buy_two_unlike_nodes_and_give_them_back(world: CloudWorld, client: Client) -> None:
     await apply_printed(client)
     await pods(client, all_run(2))
@@ -161,6 +204,13 @@ async def test_two_deployments_buy_two_unlike_nodes_and_give_them_back(world: Cl
         assert labels["node.kubernetes.io/instance-type"] == "g4dn.xlarge"
         assert labels["karpenter.sh/capacity-type"] == "spot"
     assert world.running() == ["g4dn.xlarge", "g4dn.xlarge"]
+    tags = {instance["PrivateDnsName"].split(".")[0]: tags_of(instance) for instance in world.described()}
+    of_gpu = tags[gpu.metadata.name]
+    assert of_gpu["jina.ai/node-type"] == "gpu"  # of the printed launch template alone
+    assert all(found["karpenter.sh/discovery"] == "demo" for found in tags.values())
+    assert {found["karpenter.sh/nodepool"] for found in tags.values()} == {"gpu", "gpu-shared"}
+    for pool in ("gpu", "gpu-shared"):
+        assert (await client.get(Provisioner, pool)).spec.ttl_seconds_after_empty == 30  # the last of two
 
     # Ten shares on one GPU: what the autoscaler knew before the node was there.
     await scale(client, "test-gpu-shared", 10)
