@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,21 +20,25 @@ from kubekit.pod_resources import PodResourcesClient
 from kubekit.rpc import RpcError
 
 if TYPE_CHECKING:
-    from kubekit.protocol.podresources_pb2 import ListPodResourcesResponse
+    from kubekit.protocol.podresources_pb2 import ContainerResources, ListPodResourcesResponse
 
 log = logging.getLogger("gpuplane.exporter")
 
 # What the names of GPU resources begin with.
 PREFIXES: Final = ("nvidia.com/", names.VCUDA_CORE, names.VCUDA_MEMORY, names.ALPHA_GPU)
 WHOLE: Final = 100  # ids of vcuda-core that are one GPU
-# A replica of a shared GPU: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
-_REPLICA: Final = re.compile(r"(?P<device>.+?)(?:::|/vgpu)(?P<replica>\d+)")
+SHARES: Final = (names.VCUDA_CORE, names.VCUDA_MEMORY)
+# What stands before the number of a replica: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
+REPLICA_SIGNS: Final = ("::", "/vgpu")
 
 
 def split_replica(device_id: str) -> tuple[str, str]:
     """(`GPU-1`, `3`) of `GPU-1::3`; the second is "" for a whole device."""
-    found = _REPLICA.fullmatch(device_id)
-    return (found["device"], found["replica"]) if found else (device_id, "")
+    for sign in REPLICA_SIGNS:
+        device, _, replica = device_id.rpartition(sign)
+        if device and replica.isdecimal():
+            return device, replica
+    return device_id, ""
 
 
 def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIXES) -> dict[str, list[GPUHolder]]:
@@ -47,26 +51,32 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIX
     """
     found: dict[str, list[GPUHolder]] = {}
     for pod in answer.pod_resources:
+        # NB: each attribute of a message is decoded when it is read; this runs in every scrape.
+        namespace, pod_name = pod.namespace, pod.name
         for container in pod.containers:
-            core = Counter(
-                split_replica(device_id)[0]
-                for devices in container.devices
-                if devices.resource_name == names.VCUDA_CORE
-                for device_id in devices.device_ids
-            )
-            for devices in container.devices:
-                if not devices.resource_name.startswith(prefixes):
-                    continue
-                share = devices.resource_name in (names.VCUDA_CORE, names.VCUDA_MEMORY)
-                for device_id in devices.device_ids:
-                    device, replica = split_replica(device_id)
-                    replica = "" if share else replica
-                    part = share and core[device] < WHOLE
-                    holder = GPUHolder(pod.namespace, pod.name, container.name, replica, part=part)
-                    known = found.setdefault(device, [])
-                    if holder not in known:
-                        known.append(holder)
+            name = container.name
+            for device, replica, part in _held(container, prefixes):
+                holder = GPUHolder(namespace, pod_name, name, replica, part=part)
+                known = found.setdefault(device, [])
+                if holder not in known:
+                    known.append(holder)
     return found
+
+
+def _held(container: ContainerResources, prefixes: tuple[str, ...]) -> Iterator[tuple[str, str, bool]]:
+    """Yield of each GPU that a container holds: device id, replica, and whether the container holds a share of it."""
+    shares: dict[str, list[str]] = {}
+    for devices in container.devices:
+        resource = devices.resource_name
+        if resource in SHARES:
+            shares.setdefault(resource, []).extend(split_replica(device_id)[0] for device_id in devices.device_ids)
+        elif resource.startswith(prefixes):
+            for device_id in devices.device_ids:
+                yield *split_replica(device_id), False
+    if shares:
+        core = Counter(shares.get(names.VCUDA_CORE))
+        for device in dict.fromkeys(chain.from_iterable(shares.values())):
+            yield device, "", core[device] < WHOLE
 
 
 class GPUHolders:

@@ -172,6 +172,8 @@ def _held(holder: GPUHolder, common: Mapping[str, str]) -> dict[str, str]:
     labels = {"container": holder.container, "namespace": holder.namespace, "pod": holder.pod}
     if holder.replica:
         labels["vgpu"] = holder.replica
+    if not holder.marks:
+        return labels
     taken = {*common, *labels, JOB, *XID_LABELS}  # a line that has a label twice is invalid
     return labels | {name: value for name, value in holder.marks if name not in taken}
 

@@ -68,7 +68,7 @@ def series(labels: Mapping[str, str], suffix: str = "") -> Series:
 
 def extend(which: Series, labels: Mapping[str, str]) -> Series:
     """Add labels that the series does not have yet. Raises ValueError for an invalid name."""
-    return extend_all([which], labels)[0]
+    return extend_all((which,), labels)[0]
 
 
 def extend_all(several: Sequence[Series], labels: Mapping[str, str]) -> list[Series]:
@@ -76,8 +76,8 @@ def extend_all(several: Sequence[Series], labels: Mapping[str, str]) -> list[Ser
     if not labels:
         return [*several]
     text = ",".join([f'{_label(name)}="{_escape(value)}"' for name, value in labels.items()])
-    starts = [f"{which[:-1]}," if which[-1:] == "}" else f"{which}{{" for which in several]
-    return cast(list[Series], [f"{start}{text}}}" for start in starts])
+    lines = [f"{which[:-1]},{text}}}" if which[-1:] == "}" else f"{which}{{{text}}}" for which in several]
+    return cast(list[Series], lines)
 
 
 def gauge(name: str, about: str, value: float) -> MetricFamily:
@@ -124,8 +124,9 @@ def exposition(families: Iterable[MetricFamily]) -> bytes:
             f"{name}{which} {value if type(value) is int else _format(value, decimals)}\n" for which, value in values
         ]
         for several, value in shared:
-            text = _format(value, decimals)
-            lines += [f"{name}{which} {text}\n" for which in several]
+            if several:  # joined, not formatted line by line: that takes half of the time
+                end = f" {_format(value, decimals)}\n"
+                lines.append(f"{name}{f'{end}{name}'.join(several)}{end}")
     return "".join(lines).encode()
 
 
