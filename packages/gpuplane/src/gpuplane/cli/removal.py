@@ -11,6 +11,7 @@ from gpuplane.operator.installation import resource_of
 from kubekit.errors import Retryable
 from kubekit.kube import Client, NotFound
 from kubekit.kube.codec import decode_any
+from kubekit.kube.tasks import first_of
 
 AWAY_SECONDS: Final = 0.5  # until an API server that did not answer is asked again
 
@@ -73,16 +74,13 @@ async def _gone_with_requests(client: Client, path: str) -> None:
     After the deletion, for no user can make another one then. A list of a kind whose definition goes may be answered
     late or never, so nothing waits for it once the object is gone.
     """
-    gone, released = asyncio.create_task(until_gone(client, path)), asyncio.create_task(_release_requests(client))
+    gone = asyncio.create_task(until_gone(client, path))
     try:
-        await asyncio.wait((gone, released), return_when=asyncio.FIRST_COMPLETED)
-        if not gone.done():
-            released.result()
+        await first_of(gone, _release_requests(client))
         await gone
     finally:
-        for task in (gone, released):
-            task.cancel()
-        await asyncio.gather(gone, released, return_exceptions=True)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
 
 
 async def _release_requests(client: Client) -> None:

@@ -7,17 +7,14 @@ kubelet in this process needs no socket to reach its runtime.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import functools
 import json
-import os
-import socket
 import struct
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from tinykube.kubelet.runtimes.listener import UnixListener
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS, _PING = 0x0, 0x1, 0x4, 0x6
@@ -37,55 +34,19 @@ class RuntimeEndpoint:
         self, path: Path, name: str, version: str, info: Callable[[], dict[str, object]] | None = None
     ) -> None:
         self._info = info
-        self._path = path
         self._name = name
         self._version = version
-        self._server: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener = UnixListener(path, self._serve)
 
     def open(self) -> None:
         """Listen; at once, so that who connects from now on is answered."""
-        if self._server is not None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.unlink(missing_ok=True)
-        server = socket.socket(socket.AF_UNIX)
-        server.setblocking(False)
-        directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            # Through the directory: the path may be longer than a socket's address can be.
-            server.bind(f"/proc/self/fd/{directory}/{self._path.name}")
-        finally:
-            os.close(directory)
-        server.listen()
-        self._server = server
-        asyncio.get_running_loop().add_reader(server, self._accept)
+        self._listener.open()
 
     def close(self) -> None:
         """Listen no more, and hang up. The socket's file stays, as after a crash."""
-        if self._server is None:
-            return
-        asyncio.get_running_loop().remove_reader(self._server)
-        self._server.close()
-        self._server = None
-        for task in self._tasks:
-            task.cancel()
+        self._listener.close()
 
-    def _accept(self) -> None:
-        assert self._server is not None, "readers go with their socket"
-        with contextlib.suppress(BlockingIOError):
-            client, _ = self._server.accept()
-            task = asyncio.create_task(self._serve(client))
-            self._tasks.add(task)
-            task.add_done_callback(functools.partial(self._served, client))
-
-    def _served(self, client: socket.socket, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():  # perhaps before it began
-            client.close()
-
-    async def _serve(self, client: socket.socket) -> None:
-        reader, writer = await asyncio.open_unix_connection(sock=client)
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
             if self._name == "docker":
                 await _answer_http(reader, writer, self._version, self._info)

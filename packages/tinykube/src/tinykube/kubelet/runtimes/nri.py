@@ -10,11 +10,8 @@ Source: containerd/nri, pkg/adaptation.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import logging
-import os
-import socket
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -27,6 +24,7 @@ from kubekit.protocol.sockets import NRI_SERVICE
 from kubekit.rpc import RpcError, Status, closed
 from kubekit.ttrpc.connection import Connection
 from kubekit.ttrpc.frames import PLUGIN, RUNTIME
+from tinykube.kubelet.runtimes.listener import UnixListener
 
 log = logging.getLogger("tinykube.kubelet")
 
@@ -56,11 +54,10 @@ class Nri:
         request_seconds: float = REQUEST_SECONDS,
     ) -> None:
         self.path = path
+        self._listener = UnixListener(path, self._serve)
         self._name = name
         self._version = version
         self._seconds = request_seconds
-        self._server: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._plugins: dict[str, Connection] = {}
         self._known: dict[tuple[str, str], tuple[pb.PodSandbox, pb.Container]] = {}
         if before is not None:
@@ -70,29 +67,11 @@ class Nri:
 
     def open(self) -> None:
         """Listen; what an earlier one left there is removed."""
-        if self._server is not None:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.unlink(missing_ok=True)
-        server = socket.socket(socket.AF_UNIX)
-        server.setblocking(False)
-        directory = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            server.bind(f"/proc/self/fd/{directory}/{self.path.name}")  # the path may be too long for an address
-        finally:
-            os.close(directory)
-        server.listen()
-        asyncio.get_running_loop().add_reader(server, self._accept)
-        self._server = server
+        self._listener.open()
 
     def close(self) -> None:
         """The runtime ends; as there, the socket's file stays."""
-        if self._server is not None:
-            asyncio.get_running_loop().remove_reader(self._server)
-            self._server.close()
-            self._server = None
-        for task in self._tasks:
-            task.cancel()
+        self._listener.close()
         self._plugins.clear()
         self.plugged.clear()
 
@@ -123,22 +102,7 @@ class Nri:
 
     # -- plugins ---------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        assert self._server is not None, "readers go with their socket"
-        with contextlib.suppress(BlockingIOError):
-            client, _ = self._server.accept()
-            client.setblocking(False)
-            task = asyncio.create_task(self._serve(client))
-            self._tasks.add(task)
-            task.add_done_callback(functools.partial(self._served, client))
-
-    def _served(self, client: socket.socket, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():  # perhaps before it began
-            client.close()
-
-    async def _serve(self, client: socket.socket) -> None:
-        reader, writer = await asyncio.open_unix_connection(sock=client)
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         registered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         async def register(request: bytes) -> pb.Empty:
