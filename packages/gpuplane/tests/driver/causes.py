@@ -18,7 +18,6 @@ import msgspec
 from gpuplane import names
 from gpuplane.driver import WantedDriver, install
 from gpuplane.driver.signing import KEY_PLACES, SECURE_BOOT, TRUSTED
-from gpuplane.host import Command, Completed
 from packages.gpuplane.tests.driver.machine import NEWER, WANTED, Machine
 
 BALLAST = "var/lib/gpuplane/left-by-others.tar"
@@ -30,11 +29,6 @@ SPACE_FREED = '[ "$(du -s -k "$MACHINE/var/lib/gpuplane" | cut -f 1)" -lt 1024 ]
 WRITABLE = 'grep -q "^/dev/sda1 / ext4 rw" "$MACHINE/proc/1/mounts"'
 UNLOCKED = f'flock -n "$MACHINE/{LOCKS["ubuntu"]}" true'
 ENDED = f'! kill -0 "$(cat "$MACHINE/{LOCKS["sles"]}")" 2>/dev/null'
-
-
-async def by_hand(machine: Machine, *argv: str, inside: str = "") -> Completed:
-    """Run a command as a person on the node does, or in a root below the machine's."""
-    return await machine.run(Command(argv, machine.root, inside=inside))
 
 
 def full(machine: Machine, wanted: WantedDriver) -> WantedDriver:
@@ -53,7 +47,7 @@ def read_only(machine: Machine, wanted: WantedDriver) -> WantedDriver:
 
 
 async def remounted(machine: Machine, wanted: WantedDriver) -> WantedDriver:
-    assert (await by_hand(machine, "mount", "-o", "remount,rw", "/")).code == 0
+    assert (await machine.on_the_host("mount", "-o", "remount,rw", "/")).code == 0
     return wanted
 
 
@@ -173,9 +167,9 @@ def number_taken(machine: Machine, wanted: WantedDriver) -> WantedDriver:
 
 async def number_returned(machine: Machine, wanted: WantedDriver) -> WantedDriver:
     """The kernel's log names the cause."""
-    log = (await by_hand(machine, "dmesg")).stdout
+    log = (await machine.on_the_host("dmesg")).stdout
     assert "NVRM: register_chrdev() failed!" in log
-    assert (await by_hand(machine, "rmmod", "other_chardev")).code == 0
+    assert (await machine.on_the_host("rmmod", "other_chardev")).code == 0
     return wanted
 
 
@@ -187,7 +181,7 @@ def directory_for_node(machine: Machine, wanted: WantedDriver) -> WantedDriver:
 
 async def directory_removed(machine: Machine, wanted: WantedDriver) -> WantedDriver:
     """The daemon, run by hand, names the cause."""
-    said = (await by_hand(machine, "nvidia-persistenced", "--verbose", inside=names.DRIVER_ROOT)).stderr
+    said = (await machine.on_the_host("nvidia-persistenced", "--verbose", inside=names.DRIVER_ROOT)).stderr
     assert "Please ensure that the NVIDIA device files (/dev/nvidia*) exist" in said
     (machine.root / "dev/nvidiactl").rmdir()
     return wanted

@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.cures import of_nvml
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import Command, Completed, Host
 from gpuplane.operand import OperandContext
-from kubekit.errors import Retryable
+from kubekit.errors import Retryable, Terminal
 from packages.gpuplane.tests.driver.machine import Machine
 from tests.support.fake_gpus import FakeGPUs
 from tests.support.fake_node_client import FakeNodeClient
@@ -112,6 +113,10 @@ class World:
     def open_gpus(self) -> Any:
         if not self.host.exists("sys/module/nvidia"):
             raise Retryable("the driver is not loaded", where="NVML", cure="modprobe nvidia")
+        module = (self.host.read_text("sys/module/nvidia/version") or "").strip()
+        library = self.host.read_text("usr/lib64/libnvidia-ml.so.1") or ""
+        if library[:1].isdigit() and library != module:
+            raise Terminal("Driver/library version mismatch", where="NVML", cure=of_nvml(18))
         gpus = tuple(
             GPUFacts(
                 index=i,
@@ -124,7 +129,7 @@ class World:
             )
             for i in range(self.answering)
         )
-        return FakeGPUs(gpus, self.host.read_text("sys/module/nvidia/version") or "")
+        return FakeGPUs(gpus, module)
 
     def context(self, **changes: Any) -> OperandContext:
         async def sleep(seconds: float) -> None:

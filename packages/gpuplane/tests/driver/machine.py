@@ -241,6 +241,10 @@ class Machine:
     def driver_root(self) -> Path:
         return self.root / names.DRIVER_ROOT
 
+    async def on_the_host(self, *argv: str, inside: str = "") -> Completed:
+        """Run a command as a person on the node does, or in a root below the machine's."""
+        return await self.run(Command(argv, self.root, inside=inside))
+
     async def run(self, command: Command) -> Completed:
         """As `chroot`, for those who may not: the program is found below the root, and told it."""
         self.ran.append(str(command))

@@ -80,12 +80,14 @@ def made_again(machine: Machine, wanted: WantedDriver) -> WantedDriver:
 
 
 def downloaded(machine: Machine, wanted: WantedDriver) -> WantedDriver:
-    """The file on the node, from another machine; the network stays as it is."""
+    """The file on the node, from another machine; the network stays as it is.
+
+    The host has the directory only now: nothing of the failed download may hide it.
+    """
     file = f"NVIDIA-Linux-{platform.machine()}-{VERSION}.run"
     text = (TOOLS / "driver.run").read_text().replace("@VERSION@", VERSION)
-    for root in (machine.root, machine.driver_root):  # a real overlay shows the host's file
-        (root / names.DRIVER_DOWNLOADS).mkdir(parents=True, exist_ok=True)
-        (root / names.DRIVER_DOWNLOADS / file).write_text(text)
+    assert not (machine.driver_root / names.DRIVER_DOWNLOADS).exists()
+    machine.write(f"{names.DRIVER_DOWNLOADS}/{file}", text)
     return wanted
 
 

@@ -12,7 +12,7 @@ from gpuplane.api.gpunode import NOT_LISTED
 from gpuplane.driver import run, uninstall
 from gpuplane.host import Command, Completed
 from kubekit.kube import NotFound
-from packages.gpuplane.tests.driver.conftest import World
+from packages.gpuplane.tests.driver.conftest import KERNEL, World
 from packages.gpuplane.tests.driver.machine import NEWER
 from tests.support.until import until
 
@@ -134,6 +134,25 @@ async def test_gpus_that_do_not_answer_are_a_failure(world: Any) -> None:
     await stop(task)
     assert world.client.writes[0]["stages"]["driver"]["reason"] == "GPUsDoNotAnswer"
     assert not world.host.exists("run/nvidia/validations/driver-ready")
+
+
+async def test_a_driver_whose_library_was_upgraded_alone_is_unusable_until_its_modules_are_reloaded(world: Any) -> None:
+    world.preinstall()
+    await world.kernel.run(Command(("modprobe", "nvidia")))
+    world.write("usr/lib64/libnvidia-ml.so.1", NEWER)
+    world.write(f"lib/modules/{KERNEL}/updates/nvidia.ko", f"version={NEWER}\n")
+
+    def reload() -> None:
+        for tool in ("rmmod", "modprobe"):
+            world.kernel.one(Command((tool,)), tool, "nvidia")
+
+    world.between = [lambda: None, reload]
+    await stop(await started(world, lambda: len(world.client.writes) == 2))
+    failed, reloaded = (write["stages"]["driver"] for write in world.client.writes)
+    assert failed["reason"] == "DriverUnusable"
+    assert failed["cure"] == "reload the driver's modules, or reboot the node"
+    assert reloaded["state"] == "present"
+    assert world.client.status.machine.driver == NEWER
 
 
 async def test_a_gpunode_that_does_not_exist_yet_is_waited_for(world: Any) -> None:

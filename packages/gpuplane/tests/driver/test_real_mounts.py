@@ -12,7 +12,7 @@ import pytest
 SCRIPT = """
     import asyncio, os, pathlib
     from gpuplane.driver.installer import _run
-    from gpuplane.driver.steps import ROOT, STORE, clear, mount
+    from gpuplane.driver.steps import ROOT, STORE, clear, mount, refresh
     from gpuplane.host import Host
 
     host = Host(pathlib.Path("/"))
@@ -30,6 +30,13 @@ SCRIPT = """
     assert not os.path.exists("/etc/gpuplane-test")
     assert pathlib.Path("/opt/there").read_text() == "before"
     assert (pathlib.Path(STORE) / "host/upper/etc/gpuplane-test").read_text() == "x"
+
+    # A file that was looked for in vain comes to the host: the next try finds it.
+    assert not (inside / "opt/late").exists()
+    pathlib.Path("/opt/late").write_text("late")
+    asyncio.run(_run(host, refresh(("opt",))))
+    assert (inside / "opt/late").read_text() == "late"
+    assert (inside / "etc/gpuplane-test").read_text() == "x"
 
     # The same as an installer that was killed: mounted again, it is all there.
     asyncio.run(_run(host, clear(True)[:1]))

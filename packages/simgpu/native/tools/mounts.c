@@ -120,6 +120,15 @@ static int bind_mount(const char *what, const char *place)
     return lead(place, what) ? failed("%s: mount failed: %s.", place, strerror(errno)) : add_line("none", place, "none", "");
 }
 
+/* A layer of this machine sees each new file below it already. */
+static int mount_again(const char *place)
+{
+    char text[65536], wanted[PATH + 2];
+    read_file(table, text, sizeof text);
+    snprintf(wanted, sizeof wanted, " %s ", place);
+    return strstr(text, wanted) ? 0 : failed("%s: mount point not mounted or bad option%s.", place, "");
+}
+
 int mount_tool(int argc, char **argv)
 {
     const char *kind = "", *options = "", *words[2] = {"", ""};
@@ -136,6 +145,8 @@ int mount_tool(int argc, char **argv)
         else if (argv[i][0] != '-' && count < 2)
             words[count++] = argv[i];
     }
+    if (count == 1 && strstr(options, "remount"))
+        return mount_again(words[0]);
     if (count != 2 || (!bind && strcmp(kind, "overlay")))
         return failed("bad usage%s%s", "", "");
     return bind ? bind_mount(words[0], words[1]) : overlay(words[0], options, words[1]);

@@ -85,10 +85,9 @@ def add(driver: Released) -> tuple[Run | Put, ...]:
 
 def _keyring(driver: Released, repository: CudaRepository) -> tuple[Run | Put, ...]:
     there = f"{names.DRIVER_DOWNLOADS}/{KEYRING}"
-    fetch = ("curl", "-fsSL", "--retry", "3", "--create-dirs", "-o", f"/{there}", f"{repository.url}/{KEYRING}")
     steps: tuple[Run | Put, ...] = (
         msgspec.structs.replace(families.install(driver, "curl", "ca-certificates"), unless="usr/bin/curl"),
-        Run(argv=fetch, timeout=LONG, unless=there),
+        *families.download(f"{repository.url}/{KEYRING}", there),
         families.install(driver, f"/{there}"),
     )
     if not repository.mirrored:

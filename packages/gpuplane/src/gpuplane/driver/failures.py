@@ -6,11 +6,20 @@ The meanings are in `failure_table`. An unknown failure keeps the tool's last li
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from gpuplane.driver.failure_table import TABLE, FailureRow
 from gpuplane.driver.released import Family, Released
 from gpuplane.host import Completed
 from kubekit.errors import Terminal
+
+_PACKAGES: Final = {
+    **dict.fromkeys(("apt-get", "apt-cache"), "apt"),
+    **dict.fromkeys(("modprobe", "rmmod", "depmod"), "kmod"),
+    **dict.fromkeys(("env", "mkdir", "mv", "rm", "install"), "coreutils"),
+    **dict.fromkeys(("update-ca-certificates", "update-ca-trust"), "ca-certificates"),
+}
+"""The package of a tool where it has another name than the tool."""
 
 
 class DriverError(Terminal):
@@ -33,7 +42,7 @@ def failure(done: Completed, root: str, driver: Released | None = None) -> Drive
     where = f"{done.command}, in {root}"
     name = "".join(part.capitalize() for part in re.split(r"[^a-zA-Z0-9]+", tool))
     if done.code in (126, 127):
-        package = "kmod" if tool in ("modprobe", "rmmod") else tool
+        package = _PACKAGES.get(tool, tool)
         return DriverError(
             f"{name}Missing", f"the host has no {tool}", where=where, cure=f"install the package {package} on the node"
         )

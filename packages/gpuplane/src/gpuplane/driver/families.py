@@ -107,6 +107,22 @@ _UBUNTU_USER_SPACE: Final = (
 )
 
 
+def download(url: str, file: str) -> tuple[Run, ...]:
+    """Fetch a file whole, unless it is there: a person may have put it on the host.
+
+    NB: nothing is made in the file's directory before the file is there whole. Some kernels hide a directory of the
+    host's below a new one of the driver's root, with the file that a person puts there after a failed download.
+    """
+    directory, _, name = file.rpartition("/")
+    part = f"{directory}.part/{name}"
+    fetch = ("curl", "-fsSL", "--retry", "3", "--create-dirs", "-o", f"/{part}", url)
+    return (
+        Run(argv=fetch, timeout=LONG, unless=file),
+        Run(argv=("mkdir", "-p", f"/{directory}"), unless=file),
+        Run(argv=("mv", f"/{part}", f"/{file}"), unless=file),
+    )
+
+
 def sources(driver: Released) -> tuple[Step, ...]:
     """Certificates and repositories of the ClusterPolicy, then fresh lists of packages."""
     family = _family(driver)

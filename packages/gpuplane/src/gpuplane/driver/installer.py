@@ -43,6 +43,7 @@ LOCK = "run/gpuplane-driver.lock"
 _MAX_STEPS = 16  # stop, unload, clear, mount, install, build, load, start, done: twice as many as there can be
 _DAEMON_LOOKS, _LOOK_SECONDS = 50, 0.1  # how long a daemon may take to end
 _WRITING = (Action.INSTALL, Action.BUILD)
+_AFTER_A_FAILURE = (*_WRITING, Action.LOAD)  # where a try begins whose root is mounted already
 _MADE_FOR_IMAGES = (
     *(f"{names.DRIVER_ROOT}/lib/firmware", f"{names.DRIVER_ROOT}/lib"),
     *("run/nvidia-fabricmanager", "run/nvidia-topologyd", "dev/log"),
@@ -69,6 +70,8 @@ async def install(
     if decision.action in SETTLED:
         return facts, decision
     with host.lock(LOCK):
+        if facts.mounted and decision.action in _AFTER_A_FAILURE:
+            await _run(host, stepping.refresh(facts.file_systems))
         for _ in range(_MAX_STEPS):
             facts = observe(host, wanted=wanted, may_install=may_install, before=facts)
             decision = decide(facts)

@@ -88,6 +88,24 @@ def mount(file_systems: tuple[str, ...]) -> tuple[Step, ...]:
     return tuple(Run(argv=command, in_root=False) for command in commands)
 
 
+def refresh(file_systems: tuple[str, ...]) -> tuple[Run, ...]:
+    """Let the driver's root see files that came to the host since it was mounted, such as a package that was missing.
+
+    NB: overlayfs remembers which files it did not find. The kernel forgets that when a file system is mounted again
+    with `remount`. From util-linux 2.39 on, mount(8) passes the options of before too, which overlayfs may refuse.
+    """
+    places = (f"{ROOT}/{path}".rstrip("/") for path in ("", *file_systems))
+    return tuple(
+        Run(
+            argv=("mount", "-o", "remount,rw", place),
+            otherwise=("mount", "--options-mode=ignore", "-o", "remount,rw", place),
+            in_root=False,
+            lenient=True,
+        )
+        for place in places
+    )
+
+
 def unmount() -> Run:
     """Lazily: what still looks at a file of it must not keep the whole."""
     return Run(argv=("umount", "-R", "-l", ROOT), in_root=False)
@@ -115,16 +133,13 @@ def _packages(driver: Released, kernel: str) -> tuple[Step, ...]:
         )
     target = sources_dir(driver)
     run_file = f"/{names.DRIVER_DOWNLOADS}/{driver.run_file}"
-    there = run_file.lstrip("/")
-    fetch = ("curl", "-fsSL", "--retry", "3", "--create-dirs", "-o", f"{run_file}.part", driver.url)
     return (
         *families.sources(driver),
         *families.find_headers(driver, kernel),
         families.tools(driver),
         families.install_headers(driver, kernel),
         *cuda_repository.switch_programs(driver),
-        Run(argv=fetch, timeout=LONG, unless=there),
-        Run(argv=("mv", f"{run_file}.part", run_file), unless=there),
+        *families.download(driver.url, run_file.lstrip("/")),
         Run(argv=("sh", run_file, "--check")),
         Run(argv=("rm", "-rf", target)),
         Run(argv=("sh", run_file, "--extract-only", "--target", target), timeout=LONG),
