@@ -99,7 +99,7 @@ def test_the_image_has_the_services_that_the_autoscaler_calls(tmp_path: Path) ->
     program = (
         "import boto3; assert boto3.__file__.startswith(sys.argv[1]), boto3.__file__; "
         "session = boto3.session.Session(region_name='us-east-1'); "
-        "[session.client(name) for name in ('ec2', 'pricing', 'sqs', 'ssm', 'sts')]"
+        "[session.client(name) for name in ('ec2', 'iam', 'pricing', 'sqs', 'ssm', 'sts')]"
     )
     start = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}"
     done = subprocess.run([sys.executable, "-c", start, str(tmp_path)], capture_output=True, text=True)

@@ -59,6 +59,7 @@ class AwsEndpoint:
         self.parameters: dict[str, str] = {}  # public ones of SSM; moto refuses to have them written
         # Types of the region; empty for all of moto's, which take seconds to write and to read.
         self.types: tuple[str, ...] = ()
+        self.statuses: list[dict[str, Any]] = []  # of instances with trouble: id, and check with its age or event code
         self.hidden = 0  # the next answers of DescribeInstances that hide the newest instances
         self.url = ""
         self._faults: list[PlannedFault] = []
@@ -83,6 +84,7 @@ class AwsEndpoint:
         urllib.request.urlopen(urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")).close()
         self.made.clear()
         self._fleets.clear()
+        self.statuses.clear()
         self.calm()
 
     def client(self, service: str) -> Any:
@@ -126,6 +128,8 @@ class AwsEndpoint:
             return self._create_fleet(form, environ, start)
         if action == "DescribeSpotPriceHistory":
             return _answer(start, self._spot_history(form))
+        if action == "DescribeInstanceStatus":
+            return _answer(start, self._instance_statuses(form))
         if action == "GetParameter" and (name := json.loads(body)["Name"]) in self.parameters:
             parameter = {"Name": name, "Type": "String", "Value": self.parameters[name]}
             return _answer(start, json.dumps({"Parameter": parameter}).encode(), kind="application/x-amz-json-1.1")
@@ -189,6 +193,25 @@ class AwsEndpoint:
             had += 1
             rest |= {f"{_OVERRIDE}{had}.{name}": value for name, value in override.items()}
         return rest, refused
+
+    def _instance_statuses(self, form: dict[str, str]) -> bytes:
+        """Those that a request's one filter selects: by a check that fails, or by an event's code."""
+        asked = form["Filter.1.Name"]
+        values = {value for key, value in form.items() if key.startswith("Filter.1.Value.")}
+        items = ""
+        for one in self.statuses:
+            if asked == "event.code" and one.get("event") in values:
+                event = f"<code>{one['event']}</code><description>{one.get('description', '')}</description>"
+                part = f"<eventsSet><item>{event}</item></eventsSet>"
+            elif asked == f"{one.get('check')}-status.status":
+                name, since = f"{one['check']}Status", one["since"]
+                detail = f"<name>reachability</name><status>failed</status><impairedSince>{since}</impairedSince>"
+                part = f"<{name}><status>impaired</status><details><item>{detail}</item></details></{name}>"
+            else:
+                continue
+            items += f"<item><instanceId>{one['id']}</instanceId>{part}</item>"
+        name = "DescribeInstanceStatusResponse"
+        return f"<{name} {_XMLNS}><instanceStatusSet>{items}</instanceStatusSet></{name}>".encode()
 
     def _spot_history(self, form: dict[str, str]) -> bytes:
         items = "".join(

@@ -5,7 +5,7 @@ It counts what an account would pay for: `launched` has every instance that ever
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from enum import Enum
 
 import msgspec
@@ -79,6 +79,7 @@ class FakeCloud:
         return self.machines
 
     async def resolve(self, machines: MachineClass) -> ResolvedClass:
+        self._reach()
         return self.resolved
 
     async def launch(self, request: LaunchRequest) -> CloudInstance:
@@ -142,7 +143,7 @@ class FakeCloud:
         self._reach()
         self.rebooted.append(provider_id)
 
-    async def interruptions(self) -> AsyncIterator[Interruption]:
+    async def interruptions(self) -> AsyncGenerator[Interruption, None]:
         return
         yield
 

@@ -49,6 +49,10 @@ class VirtualClock:
         finally:
             timer.cancel()
 
+    def timers(self) -> int:
+        """Return how many timers and sleepers wait."""
+        return sum(timer.callback is not None for _, _, timer in self._timers)
+
     def jump(self, seconds: float) -> None:
         """Fires what is due, without running the event loop."""
         end = self.seconds + seconds

@@ -58,7 +58,7 @@ _UNUSED_LEXERS = ("pygments/lexers/*",)
 _USED_LEXERS = ("pygments/lexers/__init__.py", "pygments/lexers/_mapping.py", "pygments/lexers/python.py")
 # The descriptions of 400 services, 25 MB, of which the autoscaler calls a few; sts and sso are for credentials.
 UNUSED_SERVICES = ("botocore/data/*/*", "boto3/data/*", "boto3/examples/*")
-USED_SERVICES = ("ec2/2016-11-15", "pricing", "sqs", "ssm", "sso", "sso-oidc", "sts")
+USED_SERVICES = ("ec2/2016-11-15", "iam", "pricing", "sqs", "ssm", "sso", "sso-oidc", "sts")
 USED_DATA = tuple(f"botocore/data/{service}/*" for service in USED_SERVICES)
 
 _STDLIB = f"usr/lib/python{dependencies.PYTHON}"

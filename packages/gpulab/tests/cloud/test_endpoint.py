@@ -120,6 +120,8 @@ def test_the_region_has_what_karpenters_examples_name(cloud):
     data = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
     assert data["ImageId"] == image
     assert data["SecurityGroupIds"] == [groups["SecurityGroups"][0]["GroupId"]]
+    profiles = cloud.client("iam").list_instance_profiles_for_role(RoleName="karpenter-demo")["InstanceProfiles"]
+    assert [profile["InstanceProfileName"] for profile in profiles] == ["karpenter-demo"]
     assert ec2.describe_images(ImageIds=[image])["Images"][0]["Name"].startswith(
         "amazon-eks-node-al2023-x86_64-nvidia-"
     )
@@ -161,6 +163,14 @@ def test_a_fleet_launches_the_cheapest_type_with_the_templates_groups_and_tags(c
     assert found.address.startswith("10.0.")
     assert "karpenter.sh/unregistered" in found.user_data
     assert abs(found.launched - time.time()) < 60
+
+
+def test_no_instance_fails_the_status_checks(cloud):
+    ec2 = cloud.client("ec2")
+    launch(ec2, "healthy", "g4dn.xlarge")
+    for name, value in (("instance-status.status", "impaired"), ("event.code", "instance-stop")):
+        found = ec2.describe_instance_status(Filters=[{"Name": name, "Values": [value]}])["InstanceStatuses"]
+        assert all(one["InstanceStatus"]["Status"] == "ok" and not one.get("Events") for one in found)
 
 
 def test_the_same_token_launches_once_also_after_a_lost_answer(cloud):

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -33,6 +34,7 @@ from tinykube.apiserver.server import ApiServer
 
 NAME = "gpuplane-autoscaler"
 USER = f"system:serviceaccount:{names.OPERATOR_NAMESPACE}:{NAME}"
+TEMPLATES = ("karpenter.k8s.aws", "awsnodetemplates")
 OVERLAYS, GPUNODES = ("karpenter.sh", "nodeoverlays"), ("gpuplane.dev", "gpunodes")
 CONTAINER = {"name": "c", "image": "i"}
 UNSEEN = {
@@ -109,6 +111,10 @@ async def test_every_right_is_used_and_none_is_missing(server: ApiServer, caplog
                 await admin.apply(manifest, "test", resource=resource_of(manifest))
         await world.add_provisioner("old", ttlSecondsAfterEmpty=5)
         await add_node_pool(world, "p4d.24xlarge")
+        selector = {"karpenter.sh/discovery": "demo"}
+        machines = {"subnetSelector": selector, "securityGroupSelector": selector}
+        await world.registry.create(TEMPLATES, None, {"metadata": {"name": "old"}, "spec": machines})
+        world.cloud.resolved = msgspec.structs.replace(world.cloud.resolved, security_groups=("sg-1",))
         overlay = {"requirements": [{"key": "team", "operator": "Exists"}], "price": "1"}
         await world.registry.create(OVERLAYS, None, {"metadata": {"name": "contract"}, "spec": overlay})
         await stand_aside(client)

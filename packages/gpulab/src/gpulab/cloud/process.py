@@ -56,7 +56,7 @@ async def run(directory: ClusterDirectory, kubeconfig: Path) -> None:
                 for image in endpoint.made.parameters.values():
                     endpoint.set_architecture(image)
             else:
-                endpoint.made.queue = await asyncio.to_thread(maker.make_queue)
+                endpoint.made.queue = await asyncio.to_thread(maker.make_again)
 
             def keep() -> None:
                 save_state(state_file(directory), {**endpoint.kept(), "booter": booter.kept()})

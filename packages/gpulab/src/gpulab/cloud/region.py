@@ -1,6 +1,6 @@
-"""Makes the region of a simulated cloud at its start: network, image, launch templates, queue.
+"""Makes the region of a simulated cloud at its start: network, image, launch templates, queue, role of nodes.
 
-It speaks to the cloud's own endpoint as any client does. After a restart only the queue is made again.
+It speaks to the cloud's own endpoint as any client does. After a restart only queue and role are made again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _VARIANTS: Final = {
     "amazon-linux-2023/x86_64/nvidia": "amazon-eks-node-al2023-x86_64-nvidia",
     "amazon-linux-2023/x86_64/standard": "amazon-eks-node-al2023-x86_64-standard",
 }
+ROLE: Final = f"karpenter-{CLUSTER_NAME}"  # of nodes, and its instance profile
 _TAGS: Final = [{"Key": DISCOVERY_TAG, "Value": CLUSTER_NAME}]
 
 
@@ -51,6 +52,7 @@ class RegionMaker:
         config = Config(user_agent_extra=INTERNAL, retries={"total_max_attempts": 1})
         self._ec2: Any = session.client("ec2", endpoint_url=address.url, config=config)
         self._sqs: Any = session.client("sqs", endpoint_url=address.url, config=config)
+        self._iam: Any = session.client("iam", endpoint_url=address.url, config=config)
 
     def make(self, documents: Sequence[dict[str, Any]]) -> CloudRegion:
         """Make everything. `documents` are launch templates, see `templates`."""
@@ -64,15 +66,18 @@ class RegionMaker:
             VpcId=vpc,
             TagSpecifications=_tagged("security-group"),
         )["GroupId"]
-        queue = self.make_queue()
+        queue = self.make_again()
         region = CloudRegion(group, queue, {}, list(documents))
         self._publish(region)
         for document in documents:
             self._ec2.create_launch_template(**filled(document, self._image(region), group))
         return region
 
-    def make_queue(self) -> str:
-        """Make the queue and return its address. A killed process has lost it with its notices."""
+    def make_again(self) -> str:
+        """Make what a killed process has lost, the queue with its notices and the role; return the queue's address."""
+        self._iam.create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
+        self._iam.create_instance_profile(InstanceProfileName=ROLE)
+        self._iam.add_role_to_instance_profile(InstanceProfileName=ROLE, RoleName=ROLE)
         queue: str = self._sqs.create_queue(QueueName=CLUSTER_NAME)["QueueUrl"]
         return queue
 

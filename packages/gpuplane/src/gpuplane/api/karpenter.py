@@ -211,13 +211,17 @@ NEWER: Final[dict[type[Provisioner] | type[NodePool], type[NodePool]]] = {BetaNo
 class ClassSubnet(Struct):
     """A subnet that a class found, in its status."""
 
+    id: str = ""
     zone: str = ""
 
 
 class NodeClassStatus(Struct):
-    """`status` of a class. Karpenter writes conditions; gpuplane writes those of the pool instead."""
+    """`status` of a class. `security_groups` and `amis` are written for people, and read to see a change only."""
 
     subnets: tuple[ClassSubnet, ...] = ()
+    security_groups: tuple[dict[str, Any], ...] = ()
+    amis: tuple[dict[str, Any], ...] = ()
+    instance_profile: str = ""
     conditions: tuple[Condition, ...] = ()
 
 

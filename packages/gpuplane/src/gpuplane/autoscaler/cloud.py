@@ -50,8 +50,13 @@ def machine_class(pool: DeclaredPool, classes: Iterable[DeclaredClass]) -> Machi
         return MachineClass(pool.kind, "", pool.machines, class_hash(pool.machines))
     for one in classes:
         if (one.kind, one.name) == (pool.class_kind, pool.class_name):
-            return MachineClass(one.kind, one.name, one.spec, one.hash)
+            return machines_of(one)
     return None
+
+
+def machines_of(one: DeclaredClass) -> MachineClass:
+    """Return the machines that a class declares."""
+    return MachineClass(one.kind, one.name, one.spec, one.hash)
 
 
 class CloudView:
@@ -96,6 +101,10 @@ class CloudView:
             return await self._provider.resolve(machines)
         except KubekitError as error:
             return ResolvedClass(trouble=str(error))
+
+    async def meaning(self, one: DeclaredClass) -> ResolvedClass:
+        """Return what a class means now. Raises Retryable or Terminal where the cloud could not be asked."""
+        return await self._provider.resolve(machines_of(one))
 
     async def facts(
         self, pools: Sequence[DeclaredPool], classes: Sequence[DeclaredClass], learned: Learned

@@ -77,6 +77,39 @@ async def test_a_launch_template_is_made_of_the_class(
     assert '"cluster-name" = "demo"' in text and '"k" = ["v:NoSchedule"]' in text
 
 
+@pytest.fixture
+def role(account: Account) -> str:
+    """A role with two instance profiles, one of which EKS made for a node group."""
+    iam = account.endpoint.client("iam")
+    iam.create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
+    iam.create_role(RoleName="unused", AssumeRolePolicyDocument="{}")
+    for profile in ("eks-1234", "own-profile"):
+        iam.create_instance_profile(InstanceProfileName=profile)
+        iam.add_role_to_instance_profile(InstanceProfileName=profile, RoleName="nodes")
+    iam.close()
+    return "nodes"
+
+
+async def test_a_role_means_the_instance_profile_that_has_it(
+    account: Account, provider: AwsProvider, images: dict[str, str], role: str
+) -> None:
+    machines = with_spec(instanceProfile=None, role=role)
+    await provider.launch(launch_request(machines=machines))
+    [made] = templates(account)
+    versions = account.ec2.describe_launch_template_versions(LaunchTemplateId=made["LaunchTemplateId"])
+    data = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
+    assert data["IamInstanceProfile"] == {"Name": "own-profile"}
+
+
+@pytest.mark.parametrize("name", ["unused", "missing"])
+async def test_a_role_without_an_instance_profile_launches_nothing(
+    account: Account, provider: AwsProvider, images: dict[str, str], role: str, name: str
+) -> None:
+    resolved = await provider.resolve(with_spec(instanceProfile=None, role=name))
+    assert f"no instance profile has the role {name}; aws iam create-instance-profile" in resolved.trouble
+    assert resolved.lacking == "InstanceProfileReady"
+
+
 async def test_a_made_template_that_was_deleted_is_made_again(
     account: Account, provider: AwsProvider, images: dict[str, str]
 ) -> None:
@@ -123,18 +156,26 @@ async def test_selectors_of_the_old_api_find_images_by_tag_and_by_id(account: Ac
 
 
 @pytest.mark.parametrize(
-    ("spec", "trouble"),
+    ("spec", "lacking", "trouble"),
     [
-        ({"securityGroupSelectorTerms": []}, "it selects no security groups"),
-        ({"securityGroupSelectorTerms": [{"name": "x"}]}, "no security group has x; tag a group"),
-        ({"amiSelectorTerms": [{"alias": "windows2022@latest"}]}, "windows2022@latest are unknown; use al2@latest"),
-        ({"amiSelectorTerms": [{"alias": "al2023@latest"}]}, "no machine image is found"),
-        ({"amiSelectorTerms": []}, "amiFamily Custom selects no images"),
-        ({"amiSelectorTerms": [{"id": "ami-00000000"}]}, "no machine image is found"),
-        ({"blockDeviceMappings": [{"ebs": {"volumeSize": "much"}}]}, "'much' is not a quantity"),
+        ({"subnetSelectorTerms": []}, "SubnetsReady", "it selects no subnets"),
+        ({"subnetSelectorTerms": [{"id": "subnet-0"}]}, "SubnetsReady", "no subnet has subnet-0; tag the subnets"),
+        ({"securityGroupSelectorTerms": []}, "SecurityGroupsReady", "it selects no security groups"),
+        ({"securityGroupSelectorTerms": [{"name": "x"}]}, "SecurityGroupsReady", "no security group has x; tag"),
+        (
+            {"amiSelectorTerms": [{"alias": "windows2022@latest"}]},
+            "AMIsReady",
+            "windows2022@latest are unknown; use al2@latest",
+        ),
+        ({"amiSelectorTerms": [{"alias": "al2023@latest"}]}, "AMIsReady", "no machine image is found"),
+        ({"amiSelectorTerms": []}, "AMIsReady", "amiFamily Custom selects no images"),
+        ({"amiSelectorTerms": [{"id": "ami-00000000"}]}, "AMIsReady", "no machine image is found"),
+        ({"blockDeviceMappings": [{"ebs": {"volumeSize": "much"}}]}, "ValidationSucceeded", "'much' is not a quantity"),
     ],
 )
 async def test_a_class_that_means_nothing_says_why(
-    provider: AwsProvider, images: dict[str, str], spec: dict[str, Any], trouble: str
+    provider: AwsProvider, images: dict[str, str], spec: dict[str, Any], lacking: str, trouble: str
 ) -> None:
-    assert trouble in (await provider.resolve(with_spec(**spec))).trouble
+    resolved = await provider.resolve(with_spec(**spec))
+    assert trouble in resolved.trouble
+    assert resolved.lacking == lacking

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import datetime
 import json
 from typing import Any
 
@@ -12,6 +15,8 @@ from gpuplane.autoscaler.providers.aws.provider import AwsProvider
 from gpuplane.autoscaler.providers.aws.settings import AwsSettings
 from gpuplane.autoscaler.providers.provider import Interruption
 from packages.gpuplane.tests.autoscaler.aws.account import Account, identity, launch_request
+from tests.support.until import until
+from tests.support.virtual_time import VirtualClock
 
 SPOT = "EC2 Spot Instance Interruption Warning"
 HEALTH = "AWS Health Event"
@@ -66,7 +71,7 @@ async def take(provider: AwsProvider, count: int) -> list[Interruption]:
         found.append(notice)
         if len(found) == count:
             break
-    await notices.aclose()  # type: ignore[attr-defined]
+    await notices.aclose()
     return found
 
 
@@ -100,7 +105,56 @@ async def test_messages_about_other_instances_are_deleted(account: Account, prov
     assert waiting(account, client, url) == 1
 
 
-async def test_without_a_queue_there_are_no_notices(account: Account) -> None:
-    provider = AwsProvider(AwsSettings("demo", "us-east-1", account.endpoint.url))
-    assert [notice async for notice in provider.interruptions()] == []
+def ago(clock: VirtualClock, seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(clock.seconds - seconds, datetime.UTC).isoformat()
+
+
+async def test_failed_checks_and_events_to_come_are_notices_without_a_queue(
+    account: Account, clock: VirtualClock
+) -> None:
+    provider = AwsProvider(AwsSettings("demo", "us-east-1", account.endpoint.url), clock=clock)
+    names = ("a", "b", "c", "d", "e")
+    launched = {name: await provider.launch(launch_request(claim=name, token=name)) for name in names}
+    ids = {name: identity(one) for name, one in launched.items()}
+    account.endpoint.statuses += [
+        {"id": ids["a"], "check": "instance", "since": ago(clock, 121)},
+        {"id": ids["b"], "check": "system", "since": ago(clock, 90)},  # may pass
+        {"id": ids["c"], "event": "instance-retirement", "description": "The instance is running on degraded hardware"},
+        {"id": ids["d"], "event": "instance-stop", "description": "[Completed] The instance was stopped"},
+        {"id": "i-00000000", "event": "instance-stop"},  # of another cluster
+    ]
+    async with contextlib.aclosing(provider.interruptions()) as notices:
+        found = [await anext(notices), await anext(notices)]
+        expected = {("impaired", launched["a"].provider_id), ("health", launched["c"].provider_id)}
+        assert {(notice.kind, notice.provider_id) for notice in found} == expected
+        await provider.acknowledge(found[0])
+        await provider.acknowledge(found[1])
+        taking = asyncio.ensure_future(anext(notices))
+        await pass_minute(clock)
+        notice = await taking
+        assert (notice.kind, notice.provider_id) == ("impaired", launched["b"].provider_id)
+        # One that was not acknowledged comes again, one that was does not.
+        account.endpoint.statuses[:] = account.endpoint.statuses[1:3]
+        taking = asyncio.ensure_future(anext(notices))
+        await pass_minute(clock)
+        assert (await taking) == notice
     await provider.aclose()
+
+
+async def test_checks_that_cannot_be_read_are_read_a_minute_later(account: Account, clock: VirtualClock) -> None:
+    provider = AwsProvider(AwsSettings("demo", "us-east-1", account.endpoint.url), clock=clock)
+    one = await provider.launch(launch_request())
+    account.endpoint.statuses.append({"id": identity(one), "check": "instance", "since": ago(clock, 600)})
+    account.endpoint.plan("DescribeInstanceStatus", code="RequestLimitExceeded", status=503, times=3)
+    async with contextlib.aclosing(provider.interruptions()) as notices:
+        taking = asyncio.ensure_future(anext(notices))
+        await until(lambda: account.endpoint.made.count("DescribeInstanceStatus") == 3)
+        await pass_minute(clock)
+        assert (await taking).provider_id == one.provider_id
+    await provider.aclose()
+
+
+async def pass_minute(clock: VirtualClock) -> None:
+    """Let the pause between two looks pass, once it has begun."""
+    await until(lambda: bool(clock.timers()))
+    await clock.advance(60)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuplane.api.karpenter import DeclaredPool
+from gpuplane.api.nodeclaim import TERMINATION_ANNOTATION
 from gpuplane.autoscaler.disruption.interruption import ANSWERS, InterruptionHandler
 from gpuplane.autoscaler.disruption.supply import RemovalWorld
 from gpuplane.autoscaler.providers.provider import Interruption, MachineClass
@@ -64,7 +65,12 @@ async def test_a_notice_is_acted_upon_and_acknowledged(cluster: ClaimedNodes, ki
         cluster.cloud.notices.put_nowait(Interruption(kind, "aws:///zone-1/i-a", "receipt"))
         await cluster.until(lambda: cluster.cloud.acknowledged == ["receipt"])
 
-    assert is_ending(cluster.claim("a")) == (kind in ("spot-interruption", "health", "state-change"))
+    drained = ("spot-interruption", "health", "impaired", "state-change")
+    claim = cluster.claim("a")
+    assert is_ending(claim) == (kind in drained)
+    assert claim is not None
+    has_deadline = TERMINATION_ANNOTATION in claim["metadata"].get("annotations", {})
+    assert has_deadline == (kind == "impaired"), "a machine that does not work is not waited for"
     assert not is_ending(cluster.claim("b"))
     assert bool(supply.closed) == (kind == "spot-interruption")
 

@@ -7,37 +7,47 @@ follows from a notice may happen twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Final
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.api import karpenter
-from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.nodeclaim import TERMINATION_ANNOTATION, NodeClaim
 from gpuplane.autoscaler.disruption.supply import NodeSupply
-from gpuplane.autoscaler.providers.provider import CloudProvider, Interruption
+from gpuplane.autoscaler.providers.provider import HEALTH, IMPAIRED, CloudProvider, Interruption
 from gpuplane.autoscaler.termination.claim_links import BY_PROVIDER_ID, index_objects
 from kubekit.errors import KubekitError
 from kubekit.kube import Client, Clock, Conflict, EventRecorder, NotFound, SharedInformers
 
 log = logging.getLogger("gpuplane.autoscaler")
 RETRY_SECONDS: Final = 5.0
+_MANAGER: Final = names.FIELD_MANAGER_PREFIX + "autoscaler"
 
 
 class InterruptionAnswer(msgspec.Struct, frozen=True):
-    """The consequences of a notice: drain the node, buy no more of its offering for minutes, or only an event."""
+    """The consequences of a notice: drain the node, buy no more of its offering for minutes, or only an event.
+
+    With `at_once` the drain waits for no pod and no PodDisruptionBudget: the machine does not work.
+    """
 
     drains: bool
     closes: bool
     event: str
     message: str
+    at_once: bool = False
 
 
 ANSWERS: Final = {
     "spot-interruption": InterruptionAnswer(
         True, True, "SpotInterrupted", "the cloud takes the spot instance back within two minutes"
     ),
-    "health": InterruptionAnswer(True, False, "MaintenanceScheduled", "the cloud has scheduled an end of the instance"),
+    HEALTH: InterruptionAnswer(True, False, "MaintenanceScheduled", "the cloud has scheduled an end of the instance"),
+    IMPAIRED: InterruptionAnswer(
+        True, False, "InstanceImpaired", "the instance fails the cloud's own status checks", at_once=True
+    ),
     "state-change": InterruptionAnswer(True, False, "InstanceStopping", "the instance stops, or has stopped"),
     "rebalance": InterruptionAnswer(
         False, False, "SpotRebalanceRecommendation", "the cloud expects to take the spot instance back"
@@ -73,9 +83,10 @@ class InterruptionHandler:
         await self._claims.synced()
         while True:
             try:
-                async for notice in self._provider.interruptions():
-                    await self._act_on(notice)
-                await asyncio.Event().wait()  # no queue: nothing will ever come
+                async with contextlib.aclosing(self._provider.interruptions()) as notices:
+                    async for notice in notices:
+                        await self._act_on(notice)
+                await asyncio.Event().wait()  # nothing will ever come
             except KubekitError as error:
                 log.warning("notices not read, retrying: %s", error)
                 await self._clock.sleep(RETRY_SECONDS)
@@ -104,6 +115,9 @@ class InterruptionHandler:
         if not answer.drains or claim.metadata.deletion_timestamp:
             return
         try:
+            if answer.at_once:
+                deadline = {TERMINATION_ANNOTATION: f"{self._clock.wall()[:19]}Z"}
+                await self._client.patch(NodeClaim, name, {"metadata": {"annotations": deadline}}, manager=_MANAGER)
             await self._client.delete(NodeClaim, name, uid=claim.metadata.uid)
         except (NotFound, Conflict) as error:
             log.debug("already gone nodeclaim=%s: %s", name, error)

@@ -7,7 +7,7 @@ token returns the instance of the first call, `terminate` of an instance that is
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -18,6 +18,15 @@ from kubekit.errors import Retryable
 MANAGED_TAG: Final = "karpenter.sh/managed-by"  # value: the cluster's name
 CLAIM_TAG: Final = "karpenter.sh/nodeclaim"
 POOL_TAG: Final = "karpenter.sh/nodepool"
+
+
+SUBNETS: Final = "SubnetsReady"
+SECURITY_GROUPS: Final = "SecurityGroupsReady"
+IMAGES: Final = "AMIsReady"
+PROFILE: Final = "InstanceProfileReady"
+VALIDATION: Final = "ValidationSucceeded"
+CLASS_PARTS: Final = (SUBNETS, SECURITY_GROUPS, IMAGES, PROFILE, VALIDATION)
+"""Conditions of a class, in the order in which its parts are looked up."""
 
 
 class MachineClass(msgspec.Struct, frozen=True):
@@ -45,6 +54,7 @@ class Offering(msgspec.Struct, frozen=True, order=True):
 class ResolvedClass(msgspec.Struct, frozen=True):
     """The meaning of a class in the cloud now. `trouble` says why nothing can be launched of it, with a cure.
 
+    `lacking` is the condition of `CLASS_PARTS` that the trouble is about. `profile` is the nodes' instance profile.
     `subnets` are (id, zone); `images` are (id, arch, whether it is for GPUs), the newest first; `version` is that of
     the launch template that the class names, empty where it names none.
     """
@@ -55,6 +65,8 @@ class ResolvedClass(msgspec.Struct, frozen=True):
     images: tuple[tuple[str, str, bool], ...] = ()
     version: str = ""
     trouble: str = ""
+    lacking: str = ""
+    profile: str = ""
 
 
 class LaunchRequest(msgspec.Struct, frozen=True):
@@ -95,10 +107,14 @@ class CloudInstance(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-class Interruption(msgspec.Struct, frozen=True):
-    """The cloud's notice about an instance. `kind` is spot-interruption, rebalance, health or state-change.
+HEALTH: Final = "health"
+IMPAIRED: Final = "impaired"
 
-    `receipt` acknowledges it: a notice that is not acknowledged comes again.
+
+class Interruption(msgspec.Struct, frozen=True):
+    """The cloud's notice about an instance. `kind` is spot-interruption, rebalance, health, impaired or state-change.
+
+    `receipt` acknowledges it, empty for one that has no message: a notice that is not acknowledged comes again.
     """
 
     kind: str
@@ -145,8 +161,8 @@ class CloudProvider(Protocol):
         """Restart an instance."""
         ...
 
-    def interruptions(self) -> AsyncIterator[Interruption]:
-        """Yield notices for ever; ends at once where no queue is configured."""
+    def interruptions(self) -> AsyncGenerator[Interruption, None]:
+        """Yield notices for ever, of the queue if one is configured."""
         ...
 
     async def acknowledge(self, notice: Interruption) -> None:

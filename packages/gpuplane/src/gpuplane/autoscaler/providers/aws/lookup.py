@@ -138,6 +138,22 @@ class AwsLookup:
             raise
         return str(found["Parameter"]["Value"])
 
+    async def profile_of(self, role: str) -> str:
+        """Return the instance profile that has a role, of several the first by name; empty for none, or no role.
+
+        Profiles that EKS made for a managed node group come last: they go with it.
+        """
+        if not role:
+            return ""
+        try:
+            found = await self._calls.call("iam", "list_instance_profiles_for_role", RoleName=role)
+        except Terminal as error:
+            if getattr(error, "code", "") == "NoSuchEntity":
+                return ""
+            raise
+        names = [str(profile["InstanceProfileName"]) for profile in found.get("InstanceProfiles", ())]
+        return min(names, key=lambda name: (name.startswith(_OF_NODE_GROUP), name), default="")
+
     async def images(self, *, now: str, ids: Sequence[str] = (), term: SelectorTerm | None = None) -> list[FoundImage]:
         """Return images by id, or by a term; unknown ids are left out."""
         parameters: dict[str, Any] = {}
@@ -153,3 +169,4 @@ class AwsLookup:
 
 
 _BY_PARAMETER: Final = "resolve:ssm:"
+_OF_NODE_GROUP: Final = "eks-"

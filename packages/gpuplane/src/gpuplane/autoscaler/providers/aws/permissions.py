@@ -35,6 +35,7 @@ CALLS: Final[dict[str, AwsCall]] = {
     "terminate_instances": AwsCall(("ec2:TerminateInstances",), "Own"),
     "reboot_instances": AwsCall(("ec2:RebootInstances",), "Own"),
     "describe_images": AwsCall(("ec2:DescribeImages",), "Read"),
+    "describe_instance_status": AwsCall(("ec2:DescribeInstanceStatus",), "Read"),
     "describe_instances": AwsCall(("ec2:DescribeInstances",), "Read"),
     "describe_instance_type_offerings": AwsCall(("ec2:DescribeInstanceTypeOfferings",), "Read"),
     "describe_instance_types": AwsCall(("ec2:DescribeInstanceTypes",), "Read"),
@@ -43,6 +44,7 @@ CALLS: Final[dict[str, AwsCall]] = {
     "describe_security_groups": AwsCall(("ec2:DescribeSecurityGroups",), "Read"),
     "describe_spot_price_history": AwsCall(("ec2:DescribeSpotPriceHistory",), "Read"),
     "describe_subnets": AwsCall(("ec2:DescribeSubnets",), "Read"),
+    "list_instance_profiles_for_role": AwsCall(("iam:ListInstanceProfilesForRole",), "Role"),
     "get_products": AwsCall(("pricing:GetProducts",), "Read"),
     "get_parameter": AwsCall(("ssm:GetParameter",), "Images"),
     "get_queue_url": AwsCall(("sqs:GetQueueUrl",), "Notices"),
@@ -69,7 +71,8 @@ def iam_policy(
 
     Args:
         queue: name of the queue of interruption notices; empty for none.
-        role: name of the IAM role of nodes, which the autoscaler passes to EC2; empty for any role.
+        role: name of the IAM role of nodes, which the autoscaler passes to EC2, and whose instance profiles it looks
+            up; empty for any role.
         account: number of the AWS account.
     """
     tag = f"aws:RequestTag/{MANAGED_TAG}"
@@ -78,6 +81,7 @@ def iam_policy(
     made = [f"{ec2}:{account}:{kind}/*" for kind in ("fleet", "instance", "launch-template", "volume")]
     used = [f"{ec2}:{account}:{kind}/*" for kind in _USED]
     images = [f"{ec2}::image/*", f"{ec2}::snapshot/*"]
+    roles = [f"arn:aws:iam::{account}:role/{role or '*'}"]
     creates = ["CreateFleet", "CreateLaunchTemplate", "RunInstances"]
     statements: list[dict[str, Any]] = [
         _statement("LaunchFrom", ["ec2:CreateFleet", "ec2:RunInstances"], [*images, *used]),
@@ -96,9 +100,10 @@ def iam_policy(
         _statement(
             "PassRole",
             ["iam:PassRole"],
-            [f"arn:aws:iam::{account}:role/{role or '*'}"],
+            roles,
             {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
         ),
+        _statement("Role", _granted("Role"), roles),
     ]
     if queue:
         statements.append(_statement("Notices", _granted("Notices"), [f"arn:aws:sqs:{region}:{account}:{queue}"]))

@@ -6,10 +6,12 @@ found again. What is remembered saves calls and bridges EC2's delays; a new proc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from gpuplane.autoscaler.catalogue import InstanceType
 from gpuplane.autoscaler.providers.aws.calls import AwsCalls
+from gpuplane.autoscaler.providers.aws.health import StatusChecks
 from gpuplane.autoscaler.providers.aws.inventory import AwsInstances
 from gpuplane.autoscaler.providers.aws.launcher import InstanceLauncher
 from gpuplane.autoscaler.providers.aws.machines import where_of
@@ -40,6 +42,7 @@ class AwsProvider:
         self._instances = AwsInstances(settings.cluster, self.calls, clock)
         self._launcher = InstanceLauncher(settings, self.calls, self._instances, self._market, clock)
         self._queue = NoticeQueue(settings.queue, self.calls, clock, self._instances.provider_ids)
+        self._checks = StatusChecks(self.calls, clock, self._instances.provider_ids)
 
     async def types(self) -> Sequence[InstanceType]:
         """Return the types of the region."""
@@ -72,16 +75,43 @@ class AwsProvider:
         """Restart an instance."""
         await self._instances.reboot(provider_id)
 
-    async def interruptions(self) -> AsyncIterator[Interruption]:
-        """Yield notices for ever; ends at once where no queue is configured."""
-        async for notice in self._queue.notices():
+    async def interruptions(self) -> AsyncGenerator[Interruption, None]:
+        """Yield notices for ever: those of the queue, if one is configured, and failed status checks."""
+        async for notice in merged(self._queue.notices(), self._checks.notices()):
             yield notice
 
     async def acknowledge(self, notice: Interruption) -> None:
-        """Delete a notice from the queue."""
-        await self._queue.acknowledge(notice)
+        """Delete a notice from the queue; one of a status check comes no more while the check fails."""
+        if notice.receipt:
+            await self._queue.acknowledge(notice)
+        else:
+            self._checks.acknowledge(notice)
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._market.aclose()
         await self.calls.aclose()
+
+
+async def merged(*sources: AsyncIterator[Interruption]) -> AsyncIterator[Interruption]:
+    """Yield from several endless sources as notices come; what a source raises is raised here."""
+    ready: asyncio.Queue[Interruption | Exception] = asyncio.Queue(1)
+
+    async def pump(source: AsyncIterator[Interruption]) -> None:
+        try:
+            async for notice in source:
+                await ready.put(notice)
+        except Exception as error:
+            await ready.put(error)
+
+    pumps = [asyncio.create_task(pump(source)) for source in sources]
+    try:
+        while True:
+            found = await ready.get()
+            if isinstance(found, Exception):
+                raise found
+            yield found
+    finally:
+        for one in pumps:
+            one.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

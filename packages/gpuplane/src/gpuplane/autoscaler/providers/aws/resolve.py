@@ -11,7 +11,15 @@ from gpuplane.autoscaler.providers.aws.images import CUSTOM, FAMILIES, LATEST, i
 from gpuplane.autoscaler.providers.aws.lookup import AwsLookup, FoundSubnet, FoundTemplate
 from gpuplane.autoscaler.providers.aws.machines import DeclaredMachines, read_machines
 from gpuplane.autoscaler.providers.aws.settings import AwsSettings
-from gpuplane.autoscaler.providers.provider import MachineClass, ResolvedClass
+from gpuplane.autoscaler.providers.provider import (
+    IMAGES,
+    PROFILE,
+    SECURITY_GROUPS,
+    SUBNETS,
+    VALIDATION,
+    MachineClass,
+    ResolvedClass,
+)
 from kubekit.errors import InvalidInput
 from kubekit.kube.clock import Clock
 
@@ -30,6 +38,7 @@ class AwsClass(msgspec.Struct, frozen=True):
     images: tuple[tuple[str, str, bool], ...] = ()
     template: FoundTemplate | None = None
     trouble: str = ""
+    lacking: str = ""
     family: str = ""
     profile: str = ""
 
@@ -46,7 +55,17 @@ class AwsClass(msgspec.Struct, frozen=True):
             images=self.images,
             version=self.version,
             trouble=self.trouble,
+            lacking=self.lacking,
+            profile=self.profile,
         )
+
+
+class PartMissing(InvalidInput):
+    """A part of a class that is not there. `part` is its condition, `found` what was found before."""
+
+    def __init__(self, part: str, what: str, cure: str, found: AwsClass) -> None:
+        super().__init__(what, cure=cure)
+        self.found = msgspec.structs.replace(found, trouble=str(self), lacking=part)
 
 
 class ClassResolver:
@@ -75,43 +94,59 @@ class ClassResolver:
         try:
             declared = read_machines(machines)
         except InvalidInput as error:
-            return AwsClass(DeclaredMachines(()), trouble=str(error))
+            return AwsClass(DeclaredMachines(()), trouble=str(error), lacking=VALIDATION)
         if not declared.subnets:
-            return AwsClass(declared, trouble="it selects no subnets; set subnetSelector or subnetSelectorTerms")
+            trouble = "it selects no subnets; set subnetSelector or subnetSelectorTerms"
+            return AwsClass(declared, trouble=trouble, lacking=SUBNETS)
         subnets = await self._lookup.subnets(declared.subnets)
         if not subnets:
             terms = " or ".join(str(term) for term in declared.subnets)
-            return AwsClass(declared, trouble=f"no subnet has {terms}; tag the subnets, or correct the selector")
+            trouble = f"no subnet has {terms}; tag the subnets, or correct the selector"
+            return AwsClass(declared, trouble=trouble, lacking=SUBNETS)
         if declared.launch_template:
             return await self._of_template(declared, subnets)
         try:
-            return await self._of_parts(declared, subnets)
-        except InvalidInput as error:
-            return AwsClass(declared, subnets, trouble=f"{error}")
+            return await self._of_parts(AwsClass(declared, subnets))
+        except PartMissing as missing:
+            return missing.found
 
     async def _of_template(self, declared: DeclaredMachines, subnets: tuple[FoundSubnet, ...]) -> AwsClass:
         template = await self._lookup.template(declared.launch_template)
         if template is None:
             trouble = f"there is no launch template {declared.launch_template}; create it, or correct launchTemplate"
-            return AwsClass(declared, subnets, trouble=trouble)
+            return AwsClass(declared, subnets, trouble=trouble, lacking=VALIDATION)
         images = ((template.image, "", True), (template.image, "", False)) if template.image else ()
         return AwsClass(declared, subnets, template.groups, images, template)
 
-    async def _of_parts(self, declared: DeclaredMachines, subnets: tuple[FoundSubnet, ...]) -> AwsClass:
-        """Return a class that says itself what a launch template would. Raises InvalidInput where it cannot."""
+    async def _of_parts(self, found: AwsClass) -> AwsClass:
+        """Return a class that says itself what a launch template would. Raises PartMissing where it cannot."""
+        declared = found.declared
         if not declared.groups:
-            raise InvalidInput("it selects no security groups", cure="set securityGroupSelector or -Terms")
+            cure = "set securityGroupSelector or -Terms"
+            raise PartMissing(SECURITY_GROUPS, "it selects no security groups", cure, found)
         groups = await self._lookup.groups(declared.groups)
         if not groups:
             terms = " or ".join(str(term) for term in declared.groups)
-            raise InvalidInput(f"no security group has {terms}", cure="tag a group, or correct the selector")
-        family, images = await self._images(declared)
+            cure = "tag a group, or correct the selector"
+            raise PartMissing(SECURITY_GROUPS, f"no security group has {terms}", cure, found)
+        found = msgspec.structs.replace(found, groups=groups)
+        try:
+            family, images = await self._images(declared)
+        except InvalidInput as error:
+            raise PartMissing(IMAGES, error.what, error.cure, found) from error
         if not images:
-            raise InvalidInput("no machine image is found", cure="correct amiFamily or the selector of images")
-        profile = declared.instance_profile or self._settings.instance_profile
+            raise PartMissing(IMAGES, "no machine image is found", "correct amiFamily or the selector of images", found)
+        found = msgspec.structs.replace(found, images=images, family=family)
+        profile = declared.instance_profile or await self._lookup.profile_of(declared.role)
+        profile = profile or self._settings.instance_profile
+        if not profile and declared.role:
+            cure = f"aws iam create-instance-profile and add-role-to-instance-profile --role-name {declared.role}"
+            raise PartMissing(PROFILE, f"no instance profile has the role {declared.role}", cure, found)
+        found = msgspec.structs.replace(found, profile=profile)
         if family == "AL2023" and not self._settings.service_network:
-            raise InvalidInput("the network of Services is unknown, which AL2023 needs", cure="set SERVICE_CIDR")
-        return AwsClass(declared, subnets, groups, images, family=family, profile=profile)
+            what = "the network of Services is unknown, which AL2023 needs"
+            raise PartMissing(VALIDATION, what, "set SERVICE_CIDR", found)
+        return found
 
     async def _images(self, declared: DeclaredMachines) -> tuple[str, tuple[tuple[str, str, bool], ...]]:
         """Return the family and the images of a class. Raises InvalidInput."""
