@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpulab.light.gpus import SimulatedGPUs
+from gpuplane.limits.arbiter import Arbiter
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
 from gpuplane.limits.injection import LIMITER
 from gpuplane.limits.store import ShareStore
@@ -21,7 +22,7 @@ MIB = 1 << 20
 
 def build_libraries() -> None:
     """The simulated driver and the limiter, if they are out of date."""
-    names = [*LIBRARIES, *(f"limiter/{name}" for name in LIBRARIES)]
+    names = [*LIBRARIES, *(f"limiter/{name}" for name in (*LIBRARIES, "arbiter"))]
     subprocess.run([sys.executable, ROOT / "native" / "build.py", *names], check=True)
 
 
@@ -47,9 +48,11 @@ class Machine:
             (root / "lib" / name.replace(".1", ".gpuplane-real")).symlink_to(NATIVE / name)
         self.uuid = SimulatedGPUs(profile, "bench").inventory()[0].uuid
         self.store = ShareStore(root / "limits")
+        self.arbiter = Arbiter(self.store)  # it ends with this process
 
     def share(self, name: str, **limits: object) -> Path:
         """Make a share of the GPU, or resize it while programs run in it."""
+        self.arbiter.keep()
         wanted = Limits((GpuLimit(uuid=self.uuid, **limits),))  # type: ignore[arg-type]
         return self.store.write(name, wanted, Owner(name=name))
 

@@ -129,6 +129,7 @@ TARGETS = (
         )
         for name in ("libcuda.so", "libnvidia-ml.so")
     ),
+    Target("gpuplane", "limiter/arbiter", ("limiter/arbiter/*.c",), ("-s", "-pie", "-fPIE")),
     Target("simgpu", "nvidia-cuda-mps-control", ("simgpu/mps/*.c",), _TOOL),
     Target("simgpu", "nvidia-smi", ("smi/*.c",), _TOOL, ("-ldl",)),
     Target("simgpu", "simhost", ("tools/*.c",), _TOOL),

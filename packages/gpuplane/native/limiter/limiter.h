@@ -28,7 +28,7 @@ uint64_t clock_now(void);
 void clock_pause(uint64_t nanoseconds);
 
 /* One line on stderr, "gpuplane: ...", at most once for each `topic` (below 32) in a process. */
-enum topic { SAY_PAGE, SAY_USAGE, SAY_SLOTS, SAY_LEASE, SAY_GPU, SAY_REAL, SAY_THREAD, SAY_CAPTURE, SAY_ATTACH };
+enum topic { SAY_PAGE, SAY_USAGE, SAY_SLOTS, SAY_TURNS, SAY_GPU, SAY_REAL, SAY_THREAD, SAY_CAPTURE, SAY_ATTACH };
 void say(enum topic topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 enum attachment page_attach(void);
@@ -38,8 +38,8 @@ enum attachment page_lacks(enum topic topic, const char *format, ...) __attribut
 int page_gpu(const uint8_t uuid[16]);
 /* The 32 hexadecimal digits of a UUID's text; false if there are fewer. */
 bool page_uuid(const char *text, uint8_t uuid[16]);
-/* The lease of a GPU, mapped; NULL if there is none that can be used. */
-struct lease_page *page_lease(int gpu);
+/* A descriptor of the directory of this share (O_PATH); -1 if there is none. */
+int page_folder(void);
 
 /* The slot of this process. Claiming it again is free. */
 bool slots_claim(void);

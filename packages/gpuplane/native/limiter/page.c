@@ -113,8 +113,8 @@ static void *map(const char *path, uint64_t magic, size_t size, bool writable, c
 	}
 	if (!page)
 		return NULL;
-	/* All three begin alike. The size says whether what lies behind the header may be touched. */
-	const struct lease_page *head = page;
+	/* Both begin alike. The size says whether what lies behind the header may be touched. */
+	const struct limits_page *head = page;
 	if (head->magic != magic)
 		*reason = "is not one of gpuplane's pages";
 	else if (head->version != PAGE_VERSION)
@@ -163,15 +163,9 @@ enum attachment page_attach(void)
 	return result;
 }
 
-struct lease_page *page_lease(int gpu)
+int page_folder(void)
 {
-	char path[4096];
-	const char *reason;
-	snprintf(path, sizeof path, "%s/gpus/%.48s/lease", folder, limits->gpus[gpu].uuid);
-	struct lease_page *lease = map(path, LEASE_MAGIC, sizeof *lease, true, &reason);
-	if (!lease)
-		page_lacks(SAY_LEASE, "no lease of the GPU's time: %s: %s", path, reason);
-	return lease;
+	return open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
 /* For the test that keeps page.py equal: sizes and offsets of the parts, 0 behind the last. */
@@ -179,12 +173,11 @@ EXPORT uint64_t gpuplane_page_layout(uint32_t part)
 {
 	static const uint64_t sizes[] = {
 		sizeof(struct limits_page), sizeof(struct limits_gpu), sizeof(struct usage_page), sizeof(struct usage_slot),
-		sizeof(struct usage_gpu), sizeof(struct lease_page), sizeof(struct lease_tenant), PAGE_VERSION,
+		sizeof(struct usage_gpu), sizeof(struct usage_total), PAGE_VERSION,
 		offsetof(struct limits_page, generation), offsetof(struct limits_page, name),
 		offsetof(struct limits_page, gpus), offsetof(struct limits_gpu, core), offsetof(struct usage_page, high_water),
 		offsetof(struct usage_page, totals), offsetof(struct usage_page, slots), offsetof(struct usage_slot, gpus),
-		offsetof(struct usage_gpu, other), offsetof(struct lease_page, lease), offsetof(struct lease_page, tenants),
-		offsetof(struct lease_tenant, busy_ns), offsetof(struct lease_tenant, core),
+		offsetof(struct usage_gpu, other), offsetof(struct usage_total, paid_until),
 	};
 	return part < sizeof sizes / sizeof *sizes ? sizes[part] : 0;
 }

@@ -1,17 +1,18 @@
 /*
- * The three files that hold a container to its share: `limits`, `usage` and, for each GPU, `lease`.
+ * The two files that hold a container to its share: `limits` and `usage`.
  *
  * packages/gpuplane/src/gpuplane/limits/page.py writes the same layout; gpuplane_page_layout() lets a test hold the two together.
  *
- * Where they are. One directory D for each container: D/limits, D/usage and D/gpus/<uuid>/lease. D is /etc/vcuda when
- * /etc/vcuda/limits exists, so that a variable cannot lead a container away from its page, and $GPUPLANE_LIMITS
- * otherwise. The lease of a GPU is one and the same file in the directories of all containers on it: a mount or a
- * symbolic link. The writer creates all three, whole and with zeros where nothing is said, under another name, and
- * renames them before anyone is told of D. After that each is changed in place, never replaced: it is mapped.
+ * Where they are. One directory D for each container: D/limits and D/usage, and the socket D/turns (words.h). D is
+ * /etc/vcuda when /etc/vcuda/limits exists, so that a variable cannot lead a container away from its page, and
+ * $GPUPLANE_LIMITS otherwise. The writer creates both files, whole and with zeros where nothing is said, under another
+ * name, and renames them before anyone is told of D. After that each is changed in place, never replaced: it is mapped.
  *
  *   limits  root's, read-only to the container. The mapping is PROT_READ.
- *   usage   writable by the container's processes and by the agent.
- *   lease   writable by all containers on the GPU and by the agent.
+ *   usage   writable by the processes of this container and by the agent, by nobody else. The agent reads it through a
+ *           descriptor and never maps it.
+ *
+ * So no container can write what another container or the agent has mapped.
  *
  * Invariants:
  * - Whatever changes is one naturally aligned word, read and written atomically. Nothing is a lock. A process may be
@@ -26,14 +27,12 @@
 
 #include <stdint.h>
 
-#define PAGE_VERSION 1u
+#define PAGE_VERSION 2u /* of the files and of the messages in words.h */
 #define PAGE_GPUS 16
 #define PAGE_SLOTS 1024
-#define PAGE_TENANTS 128
 
 #define LIMITS_MAGIC 0x3154494d494c5047ull /* the bytes "GPLIMIT1" */
 #define USAGE_MAGIC 0x3145474153555047ull  /* "GPUSAGE1" */
-#define LEASE_MAGIC 0x31455341454c5047ull  /* "GPLEASE1" */
 
 #define PAGE_FOLDER "/etc/vcuda"
 #define PAGE_VARIABLE "GPUPLANE_LIMITS"
@@ -54,13 +53,13 @@ enum core_mode {
 	CORE_WEIGHTED = 2, /* in proportion to `weight` among those that want it; all of it when alone */
 };
 
-#define LIMITS_FAIL_OPEN 1u /* what else is missing (usage, lease) means no limit, not no GPU; it is said on stderr */
+#define LIMITS_FAIL_OPEN 1u /* what else is missing (usage) means no limit, not no GPU; it is said on stderr */
 
 struct limits_gpu {
 	char uuid[48];
 	uint64_t memory;        /* what all processes of the container may hold together; 0: no limit */
 	uint64_t context_bytes; /* taken to be what a context costs until the agent has measured it; 0: not known */
-	uint32_t core;          /* percent of the GPU's time, 1 to 100; 0: not limited, and not in the lease */
+	uint32_t core;          /* percent of the GPU's time, 1 to 100; 0: not limited */
 	uint32_t weight;        /* for CORE_WEIGHTED and for the order among those that wait; 0: like `core` */
 	uint32_t mode;          /* enum core_mode */
 	uint32_t quantum_us;    /* the longest turn; 0: 20,000 */
@@ -74,7 +73,7 @@ struct limits_page {
 	   so a reader between two of them sees limits that are old and new, never one that is neither. What processes have
 	   seen of it stands in their slots. A limit below what is held takes nothing back: it refuses until less is held. */
 	uint64_t generation;
-	uint64_t tenant;    /* names the container in leases; not 0, never used for another container of this machine */
+	uint64_t tenant;    /* names the container to the arbiter; not 0, never used for another container of this machine */
 	uint32_t flags, gpu_count;
 	char name[128];     /* for people: "namespace/pod:container" */
 	uint64_t reserved[11];
@@ -110,7 +109,7 @@ struct usage_gpu { /* one cache line */
 	uint64_t asking;       /* about to be held */
 	uint64_t context;      /* contexts and modules, by the library's own estimate */
 	uint64_t other;        /* the agent's: what NVML saw above `held` while `held` did not change; 0 until then */
-	uint64_t busy_ns;      /* time it held the lease and used it */
+	uint64_t busy_ns;      /* time of its turns that it used */
 	uint64_t throttled_ns; /* time that launches waited */
 	uint64_t refused;      /* allocations */
 	uint64_t launches;     /* counted in batches, so it lags */
@@ -124,9 +123,11 @@ struct usage_slot {
 	struct usage_gpu gpus[PAGE_GPUS];
 };
 
-/* What processes that are gone and those that live did together; only ever grows. */
+/* What processes that are gone and those that live did together; only ever grows, but for paid_until. */
 struct usage_total {
 	uint64_t busy_ns, throttled_ns, refused, launches;
+	uint64_t paid_until; /* without an arbiter: so far the container has paid for its time (turns.c) */
+	uint64_t reserved[3];
 };
 
 struct usage_page {
@@ -138,67 +139,10 @@ struct usage_page {
 	struct usage_slot slots[PAGE_SLOTS];
 };
 
-/* ---- lease ----------------------------------------------------------------------------------------------------- */
-
-/*
- * The GPU's time. One process at a time may launch; it holds `lease` until what it launched is done.
- *
- * lease = time << 24 | tag. time is CLOCK_MONOTONIC in units of 2^16 ns, its low 40 bits, compared modulo 2^40. tag is 0
- * for free, and time is then when it became so; else tag is (position in `tenants` + 1) << 12 | slot of the usage page,
- * and time is until when it is held. The holder moves that time on while it lives; whoever wants the lease and finds the
- * time past may take it, and charges the grace to the tenant of the one that is gone. So a killed holder delays others by
- * LEASE_GRACE_NS at most; those of its own container see in `usage` that it is gone, and take it at once. Taking,
- * prolonging and giving back are each one compare-and-exchange of this word, so a holder that was away too long learns
- * that it holds no more.
- *
- * Who is next: of the tenants that wait (waiting_until not past) and may run, the one with the least `virtual_ns`.
- * If that one does not come within a millisecond (20 after an expiry, of which nobody is told), the next does, so nobody
- * is waited for who is gone.
- * May run: by tokens, (now - paid_until) x core / 100 >= half a quantum; CORE_WEIGHTED always; CORE_BURST without
- * tokens when nobody waits who may run otherwise.
- * Charged, in small steps while it is held: virtual_ns += time x 100 / weight, and paid_until += time x 100 / core
- * (not while bursting). Debt stays. Only a tenant that neither waits nor holds, and comes back, has its rest cut:
- * virtual_ns to at least the lease's, paid_until to at least what makes a quantum of tokens.
- *
- * Tenants. An entry is taken by exchanging 0 for the container's number. The agent frees those of containers that are
- * gone; when all are taken, that of a tenant not seen for LEASE_FORGET_NS is taken over.
- */
-#define LEASE_UNIT_BITS 16
-#define LEASE_TAG_BITS 24
-#define LEASE_GRACE_NS 100000000ull
-#define LEASE_FORGET_NS 60000000000ull
-#define LEASE_QUANTUM_US 20000u
-
-struct lease_tenant {
-	uint64_t tenant;        /* limits_page.tenant; 0: free */
-	uint64_t virtual_ns;
-	uint64_t paid_until;
-	uint64_t waiting_until; /* somebody of it waits for its turn, and says so again before this */
-	uint64_t seen;          /* when it last asked or held */
-	uint64_t busy_ns;       /* charged, in all */
-	uint64_t turns;
-	uint32_t core, weight, mode, quantum_us; /* as in its limits */
-	uint64_t reserved[7];
-};
-
-struct lease_page {
-	uint64_t magic; /* LEASE_MAGIC */
-	uint32_t version, size;
-	char uuid[48];
-	uint64_t lease;
-	uint64_t virtual_ns; /* that of the tenant that had its turn last */
-	uint32_t futex;      /* grows when the lease becomes free; those that wait sleep on it, for a moment at most */
-	uint32_t reserved_word;
-	uint64_t reserved[5];
-	struct lease_tenant tenants[PAGE_TENANTS];
-};
-
 _Static_assert(sizeof(struct limits_gpu) == 128, "layout");
 _Static_assert(sizeof(struct limits_page) == 256 + 128 * PAGE_GPUS, "layout");
 _Static_assert(sizeof(struct usage_gpu) == 64, "layout");
 _Static_assert(sizeof(struct usage_slot) == 64 + 64 * PAGE_GPUS, "layout");
-_Static_assert(sizeof(struct usage_page) == 64 + 32 * PAGE_GPUS + 1088 * PAGE_SLOTS, "layout");
-_Static_assert(sizeof(struct lease_tenant) == 128, "layout");
-_Static_assert(sizeof(struct lease_page) == 128 + 128 * PAGE_TENANTS, "layout");
+_Static_assert(sizeof(struct usage_page) == 64 + 64 * PAGE_GPUS + 1088 * PAGE_SLOTS, "layout");
 
 #endif

@@ -198,9 +198,10 @@ async def test_a_process_in_a_pid_namespace_of_its_own_is_known_by_its_own_id(sh
     process = share.start(*words)
     pid, before = line(process)
     assert pid == 1
-    [lease] = share.base.glob("gpus/*/lease")
+    [usage] = share.base.glob("shares/*/usage")
+    uuid = ShareStore(share.base).read(usage.parent.name).limits.gpus[0].uuid
     async with asyncio.timeout(60):
-        await Host(share.base).wait_for(f"gpus/{lease.parent.name}/context")
+        await Host(share.base).wait_for(f"gpus/{uuid}/context")
     output, errors = process.communicate("\n", timeout=20)
     assert json.loads(output)["free"] < before["free"]
     assert errors == "", "it is in the books"

@@ -55,7 +55,7 @@ def context(root: Path, api: Api, sleep: Any = None) -> OperandContext:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for file in ("limits/shares/a/limits", "limits/gpus/GPU-0/lease", "limits/lib/libcuda.so.1"):
+    for file in ("limits/shares/a/limits", "limits/gpus/GPU-0/context", "limits/lib/libcuda.so.1"):
         place = tmp_path / "var/lib/gpuplane" / file
         place.parent.mkdir(parents=True)
         place.write_bytes(b"x")

@@ -15,13 +15,20 @@ from typing import Any
 import pytest
 
 from gpulab.light.gpus import SimulatedGPUs
+from gpuplane.limits.arbiter import Arbiter
 from gpuplane.limits.facts import GpuLimit, Limits, Owner
 from gpuplane.limits.injection import LIMITER
 from gpuplane.limits.store import ShareStore
 from simgpu import NATIVE, PROFILES, Faults, create_state
 
 ROOT = Path(__file__).resolve().parents[4]
-LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "limiter/libcuda.so.1", "limiter/libnvidia-ml.so.1")
+LIBRARIES = (
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "limiter/libcuda.so.1",
+    "limiter/libnvidia-ml.so.1",
+    "limiter/arbiter",
+)
 MIB, GIB = 1 << 20, 1 << 30
 
 # What the programs of these tests begin with.
@@ -95,11 +102,13 @@ class Machine:
             (self.libraries / name.replace(".1", ".gpuplane-real")).symlink_to(NATIVE / name)
         self.store = ShareStore(root / "limits")
         self.uuids = [gpu.uuid for gpu in SimulatedGPUs(PROFILES[profile], root.name).inventory()]
+        self.arbiter = Arbiter(self.store)
         self._children: list[subprocess.Popen[str]] = []
 
     def share(self, name: str, *gpus: GpuLimit, fail_open: bool = False, **limits: Any) -> dict[str, str]:
         """Make or resize a share, of the first GPU if none are given; returns its programs' variables."""
         wanted = Limits(gpus or (GpuLimit(uuid=self.uuids[0], **limits),), fail_open)
+        self.arbiter.keep()
         directory = self.store.write(name, wanted, Owner(name=name))
         return {"GPUPLANE_LIMITS": str(directory), "LD_LIBRARY_PATH": str(self.libraries)}
 
@@ -136,6 +145,7 @@ class Machine:
         return Faults(self.state)
 
     def close(self) -> None:
+        self.arbiter.close()
         for child in self._children:
             child.kill()
             child.wait()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuplane.limits import page
 from gpuplane.limits.facts import GpuLimit
 from packages.gpuplane.tests.limiter import drivertypes
 from packages.gpuplane.tests.limiter.conftest import answers_of_all
@@ -144,15 +142,6 @@ def test_a_context_that_ends_takes_no_turn_along(machine) -> None:
         machine.share("a", core=50),
     )
     assert seen == 0
-
-
-def test_a_process_that_ends_gives_its_turn_to_others_at_once(machine) -> None:
-    variables = machine.share("a", core=50)
-    machine.run("context(); launch(kernel(10)); call('cuCtxSynchronize')", variables)
-    path = Path(variables["GPUPLANE_LIMITS"]) / "gpus" / machine.uuids[0] / "lease"
-    lease = page.LeasePage.from_buffer_copy(path.read_bytes())
-    assert lease.tenants[0].turns == 1
-    assert lease.lease & 0xFFFFFF == 0
 
 
 def test_each_gpu_of_a_process_has_its_own_limit(make_machine) -> None:

@@ -83,28 +83,6 @@ def test_an_entry_without_a_uuid_is_refused(machine) -> None:
     assert "entry 0 has no UUID" in outcome(machine.start(USE, variables))[1][0]
 
 
-@pytest.mark.parametrize("fail_open", [False, True])
-def test_a_missing_lease_is_said(machine, fail_open: bool) -> None:
-    variables = machine.share("a", core=30, memory_bytes=GIB, fail_open=fail_open)
-    (Path(variables["GPUPLANE_LIMITS"]) / "gpus" / machine.uuids[0] / "lease").unlink()
-    program = "context()\nf = kernel(10)\nanswer([launch(f), launch(f)])"
-    said, lines = outcome(machine.start(program, variables))
-    assert len(lines) == 1 and "no lease of the GPU's time" in lines[0]
-    assert said == ("[0, 0]" if fail_open else "[46, 46]")
-    assert lines[0].endswith("runs without limits" if fail_open else "there is no GPU for this process")
-
-
-def test_a_lease_of_another_version_is_refused(machine) -> None:
-    variables = machine.share("a", core=30)
-    path = Path(variables["GPUPLANE_LIMITS"]) / "gpus" / machine.uuids[0] / "lease"
-    content = bytearray(path.read_bytes())
-    content[8] ^= 0x55
-    path.write_bytes(content)
-    said, lines = outcome(machine.start("context()\nanswer(launch(kernel(10)))", variables))
-    assert said == "46"
-    assert len(lines) == 1 and "another version" in lines[0]
-
-
 def test_a_full_usage_page_is_said(machine) -> None:
     variables = machine.share("a", memory_bytes=GIB)
     path = Path(variables["GPUPLANE_LIMITS"]) / "usage"
@@ -131,7 +109,7 @@ def test_python_and_c_lay_the_pages_out_alike(machine) -> None:
         """
         layout = cuda.gpuplane_page_layout
         layout.restype = c_uint64
-        answer([layout(i) for i in range(22)])
+        answer([layout(i) for i in range(18)])
         """,
         machine.share("a"),
     )
@@ -141,8 +119,7 @@ def test_python_and_c_lay_the_pages_out_alike(machine) -> None:
         page.UsagePage,
         page.UsageSlot,
         page.UsageGpu,
-        page.LeasePage,
-        page.LeaseTenant,
+        page.UsageTotal,
     )
     assert seen == [
         *(ctypes.sizeof(kind) for kind in kinds),
@@ -156,9 +133,6 @@ def test_python_and_c_lay_the_pages_out_alike(machine) -> None:
         page.UsagePage.slots.offset,
         page.UsageSlot.gpus.offset,
         page.UsageGpu.other.offset,
-        page.LeasePage.lease.offset,
-        page.LeasePage.tenants.offset,
-        page.LeaseTenant.busy_ns.offset,
-        page.LeaseTenant.core.offset,
+        page.UsageTotal.paid_until.offset,
         0,
     ]

@@ -75,7 +75,7 @@ async def test_a_container_is_held_to_its_share(
     real = find_real({}, first=(NATIVE,), cache="")
     install(store)
     limits = Limits((GpuLimit(uuid=gpu.uuid, core=30, memory_bytes=LIMITS),))
-    what = container(store, "ids-1", limits, real)
+    what = container(store, "ids-1", real)
     store.write("ids-1", limits, Owner(name="ml/tune-7:main", pod_uid="u", container="main"))
 
     build_node(tmp_path, "n", machine_of("cpu-ubuntu24"))

@@ -23,17 +23,13 @@ MIRRORED: dict[str, type[Structure]] = {
     "usage_slot": page.UsageSlot,
     "usage_total": page.UsageTotal,
     "usage_page": page.UsagePage,
-    "lease_tenant": page.LeaseTenant,
-    "lease_page": page.LeasePage,
 }
 NUMBERS = {
     "PAGE_VERSION": page.VERSION,
     "PAGE_GPUS": page.GPUS,
     "PAGE_SLOTS": page.SLOTS,
-    "PAGE_TENANTS": page.TENANTS,
     "LIMITS_MAGIC": page.LIMITS_MAGIC,
     "USAGE_MAGIC": page.USAGE_MAGIC,
-    "LEASE_MAGIC": page.LEASE_MAGIC,
     "LIMITS_FAIL_OPEN": page.FAIL_OPEN,
     "CORE_HARD": page.MODES[CoreMode.HARD],
     "CORE_BURST": page.MODES[CoreMode.BURST],

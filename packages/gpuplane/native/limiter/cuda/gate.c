@@ -34,6 +34,7 @@ static void begin(struct gate *gate)
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	memset(gate, 0, sizeof *gate);
+	turn_begin(&gate->turn, (int)(gate - gates));
 	gate->lock = fresh;
 	pthread_cond_init(&gate->changed, &monotonic);
 	pthread_cond_init(&gate->work, &monotonic);
@@ -59,6 +60,8 @@ void gate_forget(void)
 {
 	gate_only = NULL;
 	gate_left = 0;
+	for (int i = 0; i < PAGE_GPUS; i++)
+		turn_forget(&gates[i].turn);
 }
 
 void gate_deadline(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until)
@@ -78,43 +81,34 @@ static void open_gate(struct gate *gate)
 	pthread_cond_broadcast(&gate->work);
 }
 
-/* One of the threads that wait asks for the lease; the others wait for what becomes of it. */
+/* One of the threads that wait asks for a turn; the others wait for what becomes of it. */
 static void wait_turn(struct gate *gate)
 {
-	uint64_t started = clock_now(), wait = 0;
+	uint64_t started = clock_now();
 	while (gate->state != GATE_OPEN && !gate->stopping) {
 		if (gate->polling || gate->state == GATE_CLOSING) {
 			gate_deadline(&gate->changed, &gate->lock, clock_now() + 5000000);
 			continue;
 		}
-		uint32_t seen = LOAD(gate->turn.page->futex);
-		if (lease_try(&gate->turn, &gate->ends, &wait)) {
-			open_gate(gate);
-			break;
-		}
 		gate->polling = true;
 		pthread_mutex_unlock(&gate->lock);
-		lease_sleep(&gate->turn, seen, wait);
+		bool ours = turn_wait(&gate->turn, &gate->ends);
 		pthread_mutex_lock(&gate->lock);
 		gate->polling = false;
+		if (ours)
+			open_gate(gate);
 	}
 	uint64_t waited = clock_now() - started;
 	ADD(slots_own()->gpus[gate->turn.gpu].throttled_ns, waited);
 	ADD(usage->totals[gate->turn.gpu].throttled_ns, waited);
 }
 
-/* Joins the lease and starts the threads, once. False: something is missing, and was said. */
-static bool ready(struct gate *gate, int gpu)
+/* Starts the threads, once. False: they are missing, and that was said. */
+static bool ready(struct gate *gate)
 {
 	if (gate->started || gate->unlimited)
 		return gate->started;
-	struct lease_page *page = gate->joined ? gate->turn.page : page_lease(gpu);
-	if (page && !gate->joined) {
-		gate->joined = lease_join(&gate->turn, page, gpu);
-		if (!gate->joined)
-			page_lacks(SAY_LEASE, "all %d places in the lease of the GPU's time are taken", PAGE_TENANTS);
-	}
-	if (gate->joined && keeper_start(gate))
+	if (keeper_start(gate))
 		return true;
 	gate->unlimited = limits->flags & LIMITS_FAIL_OPEN;
 	return false;
@@ -148,7 +142,7 @@ static bool enter(int gpu, CUcontext context, CUstream stream, bool graph)
 	if (!entered)
 		return false;
 	pthread_mutex_lock(&gate->lock);
-	if (!ready(gate, gpu)) {
+	if (!ready(gate)) {
 		bool allowed = gate->unlimited;
 		pthread_mutex_unlock(&gate->lock);
 		return allowed;

@@ -10,7 +10,7 @@
 #ifndef GPUPLANE_GATE_H
 #define GPUPLANE_GATE_H
 
-#include "../lease.h"
+#include "../turns.h"
 #include "cuda.h"
 #include "streams.h"
 
@@ -37,7 +37,7 @@ struct gate {
 	pthread_cond_t changed; /* for launches that wait */
 	pthread_cond_t work;    /* for the two threads */
 	enum gate_state state;
-	bool joined, started, unlimited, polling, stopping;
+	bool started, unlimited, polling, stopping;
 	bool syncing; /* the drainer is in the driver, */
 	bool whole;   /* and waits for contexts: no capture may begin */
 	unsigned launching; /* threads that are in the launch of a graph */

@@ -1,7 +1,7 @@
 /*
  * Two threads for each GPU with a limited time. The keeper ends turns: when their time is over, or early when there is
  * nothing to do. The drainer waits for the GPU on its behalf, so that a long kernel does not keep the keeper from
- * prolonging the lease.
+ * telling the arbiter that the GPU still works.
  */
 #include "gate.h"
 
@@ -10,8 +10,7 @@
 CUresult cuCtxSynchronize(void);
 
 #define TICK_NS 1500000ull        /* so long without a launch and with an idle GPU, and the turn is given back */
-#define STEP_NS 20000000ull       /* a long drain is charged, and the lease prolonged, in such steps */
-#define PATIENCE_NS 10000000000ull /* a GPU that does not finish for so long no longer keeps others waiting */
+#define STEP_NS 20000000ull       /* a long drain is charged, and the arbiter told of it, in such steps */
 #define QUICK_NS 200000ull        /* a drain that took no longer found the GPU idle */
 #define LEAVE_NS 1000000000ull
 #define STACK (1u << 20)
@@ -86,16 +85,11 @@ static void end_turn(struct gate *gate, uint64_t idle_since)
 		gate_deadline(&gate->work, &gate->lock, clock_now() + STEP_NS);
 		if (asked && gate->done == gate->wanted)
 			break;
-		uint64_t now = clock_now();
-		lease_charge(&gate->turn, now);
-		if (now - started < PATIENCE_NS)
-			lease_prolong(&gate->turn, now);
-		else if (gate->turn.word)
-			lease_give_back(&gate->turn, false);
+		/* The arbiter does not wait for it for ever. */
+		turn_busy(&gate->turn, clock_now());
 	}
 	bool was_idle = idle_since && gate->done_at - started < QUICK_NS;
-	lease_charge(&gate->turn, was_idle ? idle_since : gate->done_at);
-	lease_give_back(&gate->turn, !was_idle);
+	turn_done(&gate->turn, was_idle ? idle_since : gate->done_at, !was_idle);
 	gate->state = GATE_SHUT;
 	pthread_cond_broadcast(&gate->changed);
 }
@@ -127,7 +121,7 @@ static void *run_keeper(void *argument)
 		if (now >= gate->ends) {
 			uint64_t before = gate->ends;
 			busy_at = asked = 0;
-			if (lease_go_on(&gate->turn, &gate->ends))
+			if (turn_more(&gate->turn, &gate->ends))
 				go_on(gate, before);
 			else
 				end_turn(gate, 0);
@@ -178,10 +172,8 @@ __attribute__((destructor)) static void leave(void)
 		pthread_mutex_lock(&gate->lock);
 		gate->stopping = true;
 		STORE(gate->until, 0);
-		if (gate->turn.word) {
-			lease_charge(&gate->turn, clock_now());
-			lease_give_back(&gate->turn, false);
-		}
+		if (gate->turn.held)
+			turn_done(&gate->turn, clock_now(), false);
 		/* The driver ends after us: no thread of ours may be in it then, nor enter it again. */
 		for (uint64_t until = clock_now() + LEAVE_NS; gate->syncing && clock_now() < until;)
 			gate_deadline(&gate->work, &gate->lock, until);

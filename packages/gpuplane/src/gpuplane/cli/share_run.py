@@ -32,6 +32,7 @@ from gpuplane.cli.verbs import find_simulator
 from gpuplane.hardware import GPUFacts, GPUSource
 from gpuplane.limits import (
     Agent,
+    Arbiter,
     CoreMode,
     Escape,
     GpuLimit,
@@ -128,7 +129,10 @@ def _run(options: Namespace, screen: Console) -> int:
                     native.sweep([share.id for share in store.all()])
                     group = native.hold(plan.id, plan.limit)
                     stack.callback(native.release, group, plan.uuid)
-            return _follow(plan, owner, store, gpus, options, screen, group)
+            arbiter = None
+            if plan.backend is LimitBackend.INTERPOSED and plan.limit.core:
+                arbiter = stack.enter_context(Arbiter(store))
+            return _follow(plan, owner, store, gpus, options, screen, group, arbiter)
     finally:
         if simulator is not None:
             with store.lock():
@@ -214,6 +218,7 @@ def _follow(
     options: Namespace,
     screen: Console,
     group: Path | None,
+    arbiter: Arbiter | None,
 ) -> int:
     """`group` is the cgroup that the driver holds to the limits, None with another backend."""
     escaped: list[str] = []
@@ -223,7 +228,7 @@ def _follow(
             escaped.append(message(escape, share))
             screen.say(f"{screen.paint(screen.glyph('bad'), 'bad', screen.err)} {escaped[-1]}")
 
-    agent = Agent(store, gpus, observer=Observer(store, gpus, only=plan.id), on_escape=tell)
+    agent = Agent(store, gpus, observer=Observer(store, gpus, only=plan.id), arbiter=arbiter, on_escape=tell)
     peak = 0
 
     def tick() -> None:

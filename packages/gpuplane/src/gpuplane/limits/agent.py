@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from gpuplane.hardware import GPUSource
+from gpuplane.limits.arbiter import Arbiter
 from gpuplane.limits.choice import gib
 from gpuplane.limits.decide import EnforcementPlan, Escape, EscapeState, decide
 from gpuplane.limits.facts import Observation, Share
@@ -44,8 +45,10 @@ class Agent:
     """The agent of one store.
 
     Args:
+        arbiter: kept alive with each step; None where another process does that.
         is_gone: whether a share's container is no more, so that its directory can go; None leaves all of them.
         on_escape: called once for each process found outside the limits, with the share it belongs to, if any.
+        on_tamper: called with a share whose container has damaged its usage page, which was mended.
     """
 
     def __init__(
@@ -54,14 +57,18 @@ class Agent:
         gpus: GPUSource | None,
         *,
         observer: Observer | None = None,
+        arbiter: Arbiter | None = None,
         is_gone: Callable[[Share], bool] | None = None,
         on_escape: Callable[[Escape, Share | None], object] | None = None,
+        on_tamper: Callable[[Share], object] | None = None,
     ) -> None:
         self._store = store
         self._gpus = gpus
         self._observer = observer or Observer(store, gpus)
+        self._arbiter = arbiter
         self._is_gone = is_gone
         self._on_escape = on_escape
+        self._on_tamper = on_tamper
         self._state = EscapeState()
         self._complained = ""
         self.seen: LastObservation | None = None
@@ -70,8 +77,11 @@ class Agent:
         """Look once, and do what follows from it.
 
         Raises:
-            KubekitError: NVML cannot be asked.
+            KubekitError: NVML cannot be asked, or the arbiter cannot be run.
         """
+        if self._arbiter is not None:
+            self._arbiter.keep()
+        self._mend()
         observation = self._observer.observe()
         self._state, plan = decide(self._state, observation)
         for correction in plan.corrections:
@@ -92,6 +102,13 @@ class Agent:
                 log.info("share removed share=%s", share)
         self.seen = LastObservation(observation, None if self.seen is None else self.seen.observation, plan.escapes)
         return plan
+
+    def _mend(self) -> None:
+        for share, name in self._store.mend():
+            log.warning("usage page mended share=%s name=%s", share, name)
+            with contextlib.suppress(KubekitError, FileNotFoundError):
+                if self._on_tamper is not None:
+                    self._on_tamper(self._store.read(share))
 
     async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, every: float = 1.0) -> None:
         """Step about every second until cancelled."""

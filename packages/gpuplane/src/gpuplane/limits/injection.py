@@ -76,9 +76,7 @@ def install(store: ShareStore, place: Path = LIMITER) -> None:
         fresh.rename(preload)
 
 
-def container(
-    store: ShareStore, share: str, limits: Limits, real: RealLibraries, *, base: Path | None = None
-) -> Injection:
+def container(store: ShareStore, share: str, real: RealLibraries, *, base: Path | None = None) -> Injection:
     """Return the injection for a container with this share, from interposed libraries that `install` has put in place.
 
     Args:
@@ -89,10 +87,6 @@ def container(
     directory = root / store.directory(share).relative_to(store.base)
     pages = names.LIMITS_MOUNT
     mounts = [HostMount(str(directory), pages), HostMount(str(directory / "usage"), f"{pages}/usage", read_only=False)]
-    for limit in limits.gpus:
-        # Of the share's directory, not of the GPU's: a file there is the mount's point, and both are the same file.
-        lease = f"gpus/{limit.uuid}/lease"
-        mounts.append(HostMount(str(directory / lease), f"{pages}/{lease}", read_only=False))
     mounts += [HostMount(str(root / "lib" / name), f"{names.LIMITER_MOUNT}/{name}") for name in LIBRARIES]
     for name, path in {CUDA: real.cuda, NVML: real.nvml}.items():
         mounts.append(HostMount(str(path), f"{names.LIMITER_MOUNT}/{real_name(name)}"))

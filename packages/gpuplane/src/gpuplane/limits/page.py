@@ -13,13 +13,11 @@ from typing import Final
 from gpuplane.limits.facts import CoreMode, GpuLimit, GpuUse, Limits, ProcessSlot, Totals
 from kubekit.errors import InvalidInput, Terminal
 
-VERSION: Final = 1
+VERSION: Final = 2
 GPUS: Final = 16
 SLOTS: Final = 1024
-TENANTS: Final = 128
 LIMITS_MAGIC: Final = int.from_bytes(b"GPLIMIT1", "little")
 USAGE_MAGIC: Final = int.from_bytes(b"GPUSAGE1", "little")
-LEASE_MAGIC: Final = int.from_bytes(b"GPLEASE1", "little")
 FAIL_OPEN: Final = 1
 MODES: Final = {CoreMode.HARD: 0, CoreMode.BURST: 1, CoreMode.WEIGHTED: 2}
 PID_BITS, NAMESPACE_BITS, START_BITS = 22, 16, 26
@@ -74,7 +72,10 @@ class UsageSlot(Structure):
 
 
 class UsageTotal(Structure):
-    _fields_ = [(name, c_uint64) for name in ("busy_ns", "throttled_ns", "refused", "launches")]
+    _fields_ = [
+        *((name, c_uint64) for name in ("busy_ns", "throttled_ns", "refused", "launches", "paid_until")),
+        ("reserved", c_uint64 * 3),
+    ]
 
 
 class UsageHead(Structure):
@@ -94,34 +95,8 @@ class UsagePage(Structure):
     _fields_ = [*UsageHead._fields_, ("slots", UsageSlot * SLOTS)]
 
 
-class LeaseTenant(Structure):
-    _fields_ = [
-        *(
-            (name, c_uint64)
-            for name in ("tenant", "virtual_ns", "paid_until", "waiting_until", "seen", "busy_ns", "turns")
-        ),
-        *((name, c_uint32) for name in ("core", "weight", "mode", "quantum_us")),
-        ("reserved", c_uint64 * 7),
-    ]
-
-
-class LeasePage(Structure):
-    _fields_ = [
-        ("magic", c_uint64),
-        ("version", c_uint32),
-        ("size", c_uint32),
-        ("uuid", c_char * UUID_BYTES),
-        ("lease", c_uint64),
-        ("virtual_ns", c_uint64),
-        ("futex", c_uint32),
-        ("reserved_word", c_uint32),
-        ("reserved", c_uint64 * 5),
-        ("tenants", LeaseTenant * TENANTS),
-    ]
-
-
-Page = LimitsPage | UsagePage | LeasePage
-_MAGIC: Final[dict[type[Page], int]] = {LimitsPage: LIMITS_MAGIC, UsagePage: USAGE_MAGIC, LeasePage: LEASE_MAGIC}
+Page = LimitsPage | UsagePage
+_MAGIC: Final[dict[type[Page], int]] = {LimitsPage: LIMITS_MAGIC, UsagePage: USAGE_MAGIC}
 
 
 def fresh(kind: type[Page]) -> Page:

@@ -1,8 +1,8 @@
 """The directories of limits below one base: made, read, resized and removed.
 
-    <base>/shares/<id>/limits, usage, owner.json, gpus/<uuid>/lease
-    <base>/gpus/<uuid>/lease             the same file as in all shares of the GPU: hard links
-    <base>/lib/                          the interposed libraries (see gpuplane.limits.injection)
+    <base>/shares/<id>/limits, usage, owner.json   and the arbiter's socket `turns` (see gpuplane.limits.arbiter)
+    <base>/gpus/<uuid>/context                     the least that a context has been seen to cost
+    <base>/lib/                                    the interposed libraries (see gpuplane.limits.injection)
 
 Invariants:
 
@@ -54,18 +54,6 @@ class ShareStore:
         if not _ID.fullmatch(share):
             raise InvalidInput(f"{share!r} is no id of a share", where="limits", cure="letters, digits, '.', '_', '-'")
         return self.base / "shares" / share
-
-    def lease(self, uuid: str) -> Path:
-        """The lease of a GPU, made when it is missing or of another release."""
-        path = self.base / "gpus" / uuid / "lease"
-        with contextlib.suppress(KubekitError, FileNotFoundError):
-            page.refuse_foreign(read_page(path, page.LeasePage), str(path))
-            return path
-        made = page.fresh(page.LeasePage)
-        made.uuid = uuid.encode()
-        make_dirs(path.parent)
-        put(path, page.to_bytes(made), 0o666)
-        return path
 
     def context_bytes(self, uuid: str) -> int:
         """The least that a context has been seen to cost on a GPU; 0 while none has been measured."""
@@ -130,10 +118,6 @@ class ShareStore:
             put(fresh / "limits", page.to_bytes(made), 0o644)
             put(fresh / "usage", page.to_bytes(page.fresh(page.UsagePage)), 0o666)
             put(fresh / _OWNER, msgspec.json.encode(owner), 0o644)
-            for limit in limits.gpus:
-                place = fresh / "gpus" / limit.uuid
-                make_dirs(place)
-                (place / "lease").hardlink_to(self.lease(limit.uuid))
             self._remove(share)
             fresh.rename(directory)
         finally:
@@ -200,28 +184,17 @@ class ShareStore:
             os.pwrite(handle, value.to_bytes(_WORD, "little"), offset)
 
     def remove(self, share: str) -> None:
-        """Take a share away, and its place in the leases; nothing when there is none."""
+        """Take a share away; nothing when there is none."""
         with self._alone("writing"):
             self._remove(share)
 
     def _remove(self, share: str) -> None:
         directory = self.directory(share)
-        with contextlib.suppress(KubekitError, FileNotFoundError):
-            now = self.read(share)
-            for limit in now.limits.gpus:
-                self._leave(self.lease(limit.uuid), now.tenant)
         gone = directory.with_name(f".{share}.gone")
         shutil.rmtree(gone, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             directory.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
-
-    def _leave(self, lease: Path, tenant: int) -> None:
-        with opened(lease, os.O_RDWR) as handle:
-            for number in range(page.TENANTS):
-                offset = page.LeasePage.tenants.offset + number * sizeof(page.LeaseTenant)
-                if int.from_bytes(os.pread(handle, _WORD, offset), "little") == tenant:
-                    os.pwrite(handle, bytes(_WORD), offset)
 
     def sweep(self, is_gone: Callable[[Share], bool]) -> tuple[str, ...]:
         """Remove the shares that are gone, and what a writer that died has left; the ids of the former."""
@@ -239,6 +212,31 @@ class ShareStore:
                 self._remove(share)
                 return True
         return False
+
+    def mend(self) -> tuple[tuple[str, str], ...]:
+        """Give usage pages that a container has cut, lengthened or relabelled their size and head again.
+
+        So a container can neither hide from the agent nor fill the disk. What it cut off is lost: its processes are
+        then escapes, which the agent reports.
+
+        Returns:
+            The ids and the names of the shares that were mended.
+        """
+        mended = []
+        head = page.to_bytes(page.fresh(page.UsagePage))[: page.UsageHead.high_water.offset]
+        for place in self._places(""):
+            with contextlib.suppress(KubekitError, OSError):
+                limits = read_page(place / "limits", page.LimitsPage)
+                assert isinstance(limits, page.LimitsPage)
+                page.refuse_foreign(limits, str(place))
+                with opened(place / "usage", os.O_RDWR) as handle:
+                    right = os.fstat(handle).st_size == sizeof(page.UsagePage)
+                    if not right:
+                        os.ftruncate(handle, sizeof(page.UsagePage))
+                    if not right or os.pread(handle, len(head), 0) != head:
+                        os.pwrite(handle, head, 0)
+                        mended.append((place.name, limits.name.decode(errors="replace")))
+        return tuple(mended)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

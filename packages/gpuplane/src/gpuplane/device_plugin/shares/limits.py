@@ -50,9 +50,8 @@ class ShareLimits:
             return (), {}
         if self._real is None:
             raise Terminal("the interposed libraries are not installed", where=names.LIMITS_DIR)
-        limits = Limits(tuple(GpuLimit(uuid=uuid, core=percent) for uuid, percent in core.items()))
         base = Path("/") / names.LIMITS_DIR
-        injection = container(self.store, share_name(ids), limits, self._real, base=base)
+        injection = container(self.store, share_name(ids), self._real, base=base)
         return injection.mounts, injection.envs
 
     def write(self, share: str, holder: AdmittedContainer, part: Part) -> None:

@@ -19,7 +19,7 @@ from gpuplane.device_plugin.shares.held_report import HeldReport
 from gpuplane.device_plugin.shares.limits import ShareLimits
 from gpuplane.device_plugin.shares.steering import Steering
 from gpuplane.hardware import GPUFacts, GPUSource
-from gpuplane.limits import ESCAPED, Agent, Escape, Share, message, share_metrics
+from gpuplane.limits import ESCAPED, Agent, Arbiter, Escape, Share, message, share_metrics
 from gpuplane.operand import OperandContext
 from gpuplane.sharing import Part
 from gpuplane.sharing.units import sharable
@@ -49,13 +49,20 @@ class ShareNode:
 
         def tell(escape: Escape, share: Share | None) -> None:
             # The agent looks in a thread of its own.
-            loop.call_soon_threadsafe(self._escaped, escape, share)
+            loop.call_soon_threadsafe(self._report, message(escape, share), share)
 
+        def tell_tampered(share: Share) -> None:
+            text = f"{share.owner.name} has damaged the page that its use of GPUs is counted in; it was mended"
+            loop.call_soon_threadsafe(self._report, text, share)
+
+        self._arbiter = Arbiter(self.limits.store)
         self._agent = Agent(
             self.limits.store,
             source,
+            arbiter=self._arbiter,
             is_gone=self.limits.is_gone(pods.lives),
             on_escape=tell,
+            on_tamper=tell_tampered,
         )
 
     def prove(self, holder: AdmittedContainer, core: Mapping[str, int]) -> Part:
@@ -82,10 +89,10 @@ class ShareNode:
                     group.create_task(self._agent.run(context.sleep))
                     group.create_task(self._held.run())
         finally:
+            await asyncio.to_thread(self._arbiter.close)
             await self._events.aclose()
 
-    def _escaped(self, escape: Escape, share: Share | None) -> None:
-        text = message(escape, share)
+    def _report(self, text: str, share: Share | None) -> None:
         node = ObjectReference(api_version="v1", kind="Node", name=self._context.node_name)
         self._events.event(node, "Warning", ESCAPED, text)
         if share is not None and share.owner.pod_uid:

@@ -1,0 +1,138 @@
+"""What a tenant does to everything that it can write and say: its neighbour has its part, and nothing of ours ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+from gpuplane.limits.page import UsagePage
+from packages.gpuplane.tests.limiter import arbiterclient
+from packages.gpuplane.tests.limiter.arbiterclient import Client
+from packages.gpuplane.tests.limiter.conftest import Machine
+from packages.gpuplane.tests.limiter.test_turns import BUSY
+
+REWRITES = int(os.environ.get("GPUPLANE_REWRITES", "150"))
+STOPS = int(os.environ.get("GPUPLANE_STOPS", "20"))
+# As BUSY, with the longest time that a launch took.
+WATCHED = """
+context()
+function = kernel(1000)
+assert launch(function) == 0
+ready()
+import select
+start, count, longest = time.monotonic(), 0, 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    before = time.monotonic()
+    assert launch(function) == 0
+    longest = max(longest, time.monotonic() - before)
+    count += 1
+    if count % 50 == 0:
+        print(json.dumps("goes on"), flush=True)
+call("cuCtxSynchronize")
+answer([count / 10 / (time.monotonic() - start), longest])
+"""
+
+
+def started(machine: Machine, program: str, share: dict[str, str]) -> subprocess.Popen[str]:
+    child = machine.start(program, share)
+    assert child.stdout and child.stdin and child.stderr
+    assert child.stdout.readline(), child.stderr.read()
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    return child
+
+
+def measured(child: subprocess.Popen[str]) -> tuple[float, float]:
+    output, errors = child.communicate("stop\n", timeout=60)
+    assert child.returncode == 0, errors
+    percent, longest = json.loads(output.splitlines()[-1])
+    return percent, longest
+
+
+def rewrite(usage: Path, chance: random.Random) -> None:
+    """One random change of the page: bytes anywhere, or its size."""
+    size = UsagePage.slots.offset + 40_000
+    with usage.open("r+b") as file:
+        if chance.random() < 0.1:
+            file.truncate(chance.choice((0, 15, 4096, 1 << 20, 3 << 20)))
+        else:
+            file.seek(chance.choice((chance.randrange(size), chance.randrange(64))))
+            file.write(chance.randbytes(chance.choice((1, 8, 64))))
+
+
+class Liar:
+    """A process that says anything to the arbiter."""
+
+    def __init__(self, share: Path, chance: random.Random) -> None:
+        self._share = share
+        self._chance = chance
+        self._client: Client | None = None
+
+    def say(self) -> None:
+        chance = self._chance
+        with contextlib.suppress(OSError):
+            if self._client is None or chance.random() < 0.05:
+                self.end()
+                self._client = Client(self._share)
+                self._client.socket.setblocking(False)
+                if chance.random() < 0.9:
+                    self._client.say(arbiterclient.HELLO)
+            for _ in range(chance.choice((1, 1, 200))):
+                kind = chance.choice((1, 2, 2, 3, 4, 5, 5, 16, 18, chance.randrange(1 << 32)))
+                turn = chance.choice((0, 1, chance.randrange(1000), (1 << 64) - 1))
+                self._client.say(kind, turn=turn, time_ns=chance.choice((0, 5_000_000, (1 << 64) - 1)))
+            return
+        self.end()
+
+    def end(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+
+def test_a_neighbour_has_its_part_whatever_a_tenant_writes_and_says(machine) -> None:
+    chance = random.Random(7)
+    hostile, neighbour = machine.share("hostile", core=30), machine.share("neighbour", core=50)
+    usage = Path(hostile["GPUPLANE_LIMITS"], "usage")
+    victim = machine.start(BUSY.format(seconds=60), hostile)  # its own process may end of it
+    assert victim.stdout.readline()
+    victim.stdin.write("go\n")
+    victim.stdin.flush()
+    child = started(machine, WATCHED, neighbour)
+    liars = [Liar(usage.parent, chance) for _ in range(3)]
+    arbiter = machine.arbiter.pid
+    for number in range(REWRITES):
+        rewrite(usage, chance)
+        for liar in liars:
+            liar.say()
+        if number % 10 == 0:
+            machine.store.mend()
+            machine.store.all()
+            machine.arbiter.keep()
+            assert child.stdout.readline()
+    percent, longest = measured(child)
+    for liar in liars:
+        liar.end()
+    assert machine.arbiter.pid == arbiter
+    assert 25 < percent < 54
+    assert longest < 1.5
+    machine.store.mend()
+    assert {share.id for share in machine.store.all()} == {"hostile", "neighbour"}
+
+
+def test_a_tenant_whose_processes_stop_and_go_on_delays_its_neighbour_by_its_own_part_at_most(machine) -> None:
+    stopped = started(machine, BUSY.format(seconds=600), machine.share("stopped", core=30))
+    child = started(machine, WATCHED, machine.share("neighbour", core=50))
+    for _ in range(STOPS):
+        os.kill(stopped.pid, signal.SIGSTOP)
+        assert child.stdout.readline() and child.stdout.readline()
+        os.kill(stopped.pid, signal.SIGCONT)
+        assert stopped.stdout.readline()
+    percent, longest = measured(child)
+    assert 25 < percent < 54
+    assert longest < 1.5
