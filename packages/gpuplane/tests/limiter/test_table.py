@@ -24,7 +24,7 @@ def where(address):
     info = Info()
     if not libc.dladdr(c_void_p(address), byref(info)):
         return None
-    limiter = b"limiter" in os.path.realpath(info.file)
+    limiter = b"/limiter/" in os.path.realpath(info.file)
     return ["limiter" if limiter else "driver", (info.name or b"").decode()]
 """
 
