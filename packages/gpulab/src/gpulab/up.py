@@ -19,9 +19,10 @@ from gpulab.clusters import clusters, load
 from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
 from gpulab.distribution import GPUPLANE
+from gpulab.exports import exports
 from gpuplane.cli.forms import as_document, require_form
 from gpuplane.cli.options import did_you_mean
-from gpuplane.cli.terminal import Console, tilde
+from gpuplane.cli.terminal import Console
 from kubekit.errors import InvalidInput, KubekitError, NoAnswer, Terminal, UsageError
 from simgpu.machines import DEMO_MACHINES, machine, machines
 from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
@@ -166,7 +167,7 @@ def next_commands(handle: ClusterHandle, address: CloudAddress | None = None) ->
         first, *others = autoscaler_options(handle, address)
         lines = [f"gpuplane install --autoscaler {first}", *(f"  {option}" for option in others)]
         return [
-            f"export KUBECONFIG={tilde(handle.kubeconfig)}",
+            *exports(handle.kubeconfig),
             *(f"export {name}={value}" for name, value in environment(address).items()),
             *(f"{line} \\" for line in lines[:-1]),
             lines[-1],
@@ -174,7 +175,7 @@ def next_commands(handle: ClusterHandle, address: CloudAddress | None = None) ->
             f"gpuplane down {handle.name}",
         ]
     return [
-        f"export KUBECONFIG={tilde(handle.kubeconfig)}",
+        *exports(handle.kubeconfig),
         "kubectl get nodes",
         "gpuplane install --wait",
         f"gpuplane down {handle.name}",
@@ -282,12 +283,15 @@ def _list_machines(options: Namespace, screen: Console) -> int:
         for m in found:
             screen.print(m.name)
         return 0
-    rows = [("NAME", "OS", "RUNTIME", "GPUS", "DRIVER", "KERNEL")]
+    rows = [("NAME", "OS", "RUNTIME", "GPUS", "DRIVER", "KERNEL", "OS-IMAGE")]
     rows += [
-        (m.name, m.os_image, m.runtime, m.gpus or "no GPU", m.driver if m.preinstalled else "none", m.kernel)
+        (
+            *(m.name, f"{m.os.id}{m.os.version_id}", m.runtime, m.gpus or "no GPU"),
+            *(m.driver if m.preinstalled else "none", m.kernel, m.os_image),
+        )
         for m in found
     ]
-    _print_table(rows if options.output == "wide" else [row[:-1] for row in rows], screen)
+    _print_table(rows if options.output == "wide" else [row[:5] for row in rows], screen)
     return 0
 
 

@@ -63,7 +63,7 @@ def add_commands(commands: Any) -> None:
     up.add_argument(
         "--list-machines",
         action="store_true",
-        help="list the machines that can be simulated; -o wide also their kernels",
+        help="list the machines that can be simulated; -o wide also their kernels and systems",
     )
     up.set_defaults(command=lazy("gpulab.up", "up"))
 

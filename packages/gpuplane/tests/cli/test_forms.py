@@ -112,7 +112,8 @@ def test_wide_has_more_columns(capsys: pytest.CaptureFixture[str]) -> None:
     text, wide = (out_of(capsys, f"up --list-machines -o {form}").splitlines() for form in ("text", "wide"))
     assert len(text) == len(wide) == len(machines()) + 1
     assert text[0].split() == ["NAME", "OS", "RUNTIME", "GPUS", "DRIVER"]
-    assert wide[0].split() == [*text[0].split(), "KERNEL"]
+    assert max(map(len, text)) <= 80
+    assert wide[0].split() == [*text[0].split(), "KERNEL", "OS-IMAGE"]
     assert all(machine.kernel in line for machine, line in zip(machines().values(), wide[1:], strict=True))
 
 

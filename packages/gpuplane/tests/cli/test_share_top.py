@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -115,3 +116,23 @@ def test_a_process_that_one_store_knows_is_not_foreign_to_the_other() -> None:
 def test_an_impossible_interval_is_wrong_usage(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["share", "top", "--interval", interval]) == 2
     assert "--interval" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["share top --once", "driver plan", "toolkit cdi"])
+def test_a_root_that_is_none_is_wrong_usage_and_names_the_nodes(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for node in ("big", "small"):
+        (tmp_path / node / "root").mkdir(parents=True)
+    assert main([*command.split(), "--host-root", str(tmp_path / "sim-1/root")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "it is no directory" in said and f"the nodes in {tmp_path} are big, small" in said
+    assert main([*command.split(), "--host-root", str(tmp_path / "nothing")]) == 2
+    assert "name a mounted root, or /" in capsys.readouterr().err
+
+
+def test_a_node_without_a_driver_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["share", "top", "--once", "--host-root", str(tmp_path)]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{tmp_path}/usr/lib, {tmp_path}/run/nvidia/driver" in said
+    assert "wait until the node has a driver: gpuplane status" in said

@@ -69,6 +69,7 @@ def test_the_current_context_or_the_one_asked_for(tmp_path):
     ("changes", "complaint"),
     [
         ({"current-context": ""}, "no current context"),
+        ({"current-context": "", "contexts": []}, "is no kubeconfig: it has no contexts; export KUBECONFIG=FILE"),
         ({"current-context": "zzz"}, "no context named 'zzz'; known: a, b"),
         ({"clusters": []}, "unknown cluster 'c'"),
         ({"users": []}, "unknown user 'u'"),
@@ -163,7 +164,7 @@ def test_the_order_of_places(tmp_path):
     assert load(environ=several, service_account=account).host == "from-one"
     assert load(context="z", environ=several, service_account=account).host == "from-two"
     assert load(two, "z", environ=several).host == "from-two"
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match=r"no such file.*export KUBECONFIG=FILE"):
         load(environ={"KUBECONFIG": str(tmp_path / "absent")})
 
 
@@ -282,6 +283,14 @@ async def test_a_missing_plugin_gives_its_install_hint(tmp_path):
     spec = ExecSpec("no-such-plugin", "client.authentication.k8s.io/v1beta1", install_hint="apt install it")
     with pytest.raises(ConfigError, match="apt install it"):
         await ExecAuth(spec, wall=lambda: 0.0).credential()
+
+
+async def test_a_missing_plugin_is_named_as_missing_whatever_directories_the_path_has(tmp_path):
+    (tmp_path / "file").write_text("")  # the system's reason for it is another than for a missing file
+    spec = ExecSpec("no-such-plugin", "client.authentication.k8s.io/v1")
+    auth = ExecAuth(spec, wall=lambda: 0.0, environ={"PATH": f"/usr/bin:{tmp_path / 'file'}"})
+    with pytest.raises(ConfigError, match=r"no such program on PATH.*install it, or choose another --context"):
+        await auth.credential()
 
 
 def test_a_removed_plugin_version_is_refused_with_the_cure():

@@ -27,9 +27,10 @@ from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story, ending, stage_times, verdict_line
 from gpulab.demo.verdict import Promise
 from gpulab.distribution import GPUPLANE
+from gpulab.exports import exports
 from gpulab.up import SYSTEM, describe, node_specs, require_cloud
 from gpuplane.cli.forms import as_document
-from gpuplane.cli.terminal import Console, tilde
+from gpuplane.cli.terminal import Console
 from tinykube.cluster import ClusterHandle, ClusterSpec
 from tinykube.cluster.command_lock import command_lock
 
@@ -145,7 +146,7 @@ def _next(handle: ClusterHandle, screen: Console, *, cloud: bool) -> None:
     if cloud:
         look = (f"gpuplane cloud ls --name {NAME}", "kubectl scale deployment tenths --replicas=10", "gpuplane status")
     screen.say("The cluster is still up. Try:")
-    for line in (f"export KUBECONFIG={tilde(handle.kubeconfig)}", *look, f"gpuplane down {NAME}"):
+    for line in (*exports(handle.kubeconfig), *look, f"gpuplane down {NAME}"):
         screen.say(f"  {line}")
     if not cloud:
         screen.say("Then, on a simulated AWS: nodes are bought for pods that wait, shared, and given back")
@@ -154,6 +155,6 @@ def _next(handle: ClusterHandle, screen: Console, *, cloud: bool) -> None:
 
 def _keep_looking(screen: Console) -> None:
     screen.say("The cluster is still up. Look at it, then stop it:")
-    kubeconfig = tilde(GPUPLANE.home() / f"{NAME}.kubeconfig")
-    for line in (f"export KUBECONFIG={kubeconfig}", "gpuplane status", f"gpuplane down {NAME}"):
+    kubeconfig = GPUPLANE.home() / f"{NAME}.kubeconfig"
+    for line in (*exports(kubeconfig), "gpuplane status", f"gpuplane down {NAME}"):
         screen.say(f"  {line}")

@@ -7,6 +7,7 @@ from argparse import Namespace
 import msgspec
 
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.host_root import require_root
 from gpuplane.cli.terminal import Console
 from gpuplane.driver import Action, WantedDriver
 from gpuplane.driver.by_hand import plan as plan_of
@@ -16,7 +17,7 @@ from gpuplane.host import Host
 def plan(options: Namespace, screen: Console) -> int:
     """0 when a driver would work in the end, 1 when not, with what stands against it."""
     wanted = WantedDriver(version=options.driver_version, kind=options.kernel_modules, precompiled=options.precompiled)
-    planned = plan_of(Host(options.host_root), wanted)
+    planned = plan_of(Host(require_root(options.host_root)), wanted)
     fails = planned.end.action is Action.FAIL
     if options.output != "text":
         screen.print(as_document("DriverPlan", msgspec.to_builtins(planned), options.output))

@@ -115,7 +115,12 @@ def find_place(
 
 def node_place(root: Path) -> SharePlace:
     """A node's driver and the shares of its containers. Raises Terminal when there is no driver."""
-    return SharePlace(ShareStore(root / names.LIMITS_DIR), find_real({}, root=root, cache=""))
+    try:
+        real = find_real({}, root=root, cache="")
+    except Terminal as error:
+        cure = "wait until the node has a driver: gpuplane status"
+        raise Terminal(error.what, where=f"{root / 'usr/lib'}, {root / names.DRIVER_ROOT}", cure=cure) from None
+    return SharePlace(ShareStore(root / names.LIMITS_DIR), real)
 
 
 def is_over(store: ShareStore) -> Callable[[Share], bool]:

@@ -17,6 +17,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.host_root import require_root
 from gpuplane.cli.share_place import SharePlace, find_place, node_place, user_base
 from gpuplane.cli.share_text import HISTORY, top_page
 from gpuplane.cli.terminal import Console, harmless
@@ -34,7 +35,7 @@ def top(options: Namespace, screen: Console) -> int:
     if not 0.1 <= options.interval <= 60:
         raise UsageError(f"{options.interval:g} seconds is no interval", where="--interval", cure="0.1 to 60")
     if options.host_root is not None:
-        node = node_place(options.host_root)
+        node = node_place(require_root(options.host_root))
         _look(node, (node.store,), options, screen)
         return 0
     own = ShareStore(user_base(os.environ, os.geteuid()))

@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.host_root import require_root
 from gpuplane.cli.terminal import Console
 from gpuplane.host import Host
 from gpuplane.toolkit import by_hand
 from gpuplane.toolkit.cdi_spec import CdiOptions
-from kubekit.errors import UsageError
 
 _RUNTIMES: Final = {"crio": "cri-o"}
 
@@ -79,11 +79,7 @@ def cdi(options: Namespace, screen: Console) -> int:
 
 
 def _host(options: Namespace) -> Host:
-    if not options.host_root.is_dir():
-        raise UsageError(
-            "it is no directory", where=f"--host-root {options.host_root}", cure="name a mounted root, or /"
-        )
-    return Host(options.host_root)
+    return Host(require_root(options.host_root))
 
 
 def _tell(report: by_hand.ToolkitReport, options: Namespace, screen: Console) -> None:

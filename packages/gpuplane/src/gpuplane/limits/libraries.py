@@ -53,7 +53,7 @@ def find_real(
             looked.append(f"{place} has only {(cuda or nvml or Path()).name}")
     raise Terminal(
         "no NVIDIA driver found: " + ("; ".join(looked) or f"no {CUDA} and {NVML}"),
-        where=f"LD_LIBRARY_PATH, the loader's cache, {root}usr/lib, {root}{names.DRIVER_ROOT}",
+        where=f"LD_LIBRARY_PATH, the loader's cache, {root / 'usr/lib'}, {root / names.DRIVER_ROOT}",
         cure="install the NVIDIA driver, or add --simulate t4 to play a GPU",
     )
 

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import datetime
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -155,9 +156,11 @@ class ExecAuth:
                 stderr=None if interactive else asyncio.subprocess.PIPE,
             )
         except OSError as error:
-            raise ConfigError(
-                f"cannot run the credential plugin: {error.strerror}", where=command, cure=spec.install_hint
-            ) from error
+            # NB: the reason is that of the last directory of PATH, such as one that this user may not search.
+            found = shutil.which(command, path=os.pathsep.join(os.get_exec_path(environ)))
+            why = error.strerror if found or os.sep in command else "no such program on PATH"
+            cure = spec.install_hint or ("" if found else "install it, or choose another --context")
+            raise ConfigError(f"cannot run the credential plugin: {why}", where=command, cure=cure) from error
         try:
             async with asyncio.timeout(_EXEC_SECONDS):
                 out, err = await process.communicate()

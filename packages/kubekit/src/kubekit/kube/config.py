@@ -24,6 +24,8 @@ from kubekit.kube.errors import ConfigError
 
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
+_EXPORT: Final = "export KUBECONFIG=FILE, the kubeconfig of a cluster"
+
 
 class ApiEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One API server and one identity. `prefix` is the path before `/api`, usually empty."""
@@ -119,7 +121,7 @@ def load(
         files = [_expanded(Path(part)) for part in env["KUBECONFIG"].split(os.pathsep) if part]
         existing = [path for path in files if path.exists()]
         if not existing:
-            raise ConfigError("no such file", where=f"KUBECONFIG={env['KUBECONFIG']}")
+            raise ConfigError("no such file", where=f"KUBECONFIG={env['KUBECONFIG']}", cure=_EXPORT)
         wanted = context
         for path in existing[:-1]:
             config = _read(path)
@@ -133,7 +135,7 @@ def load(
     if not home.is_file():
         raise ConfigError(
             "no cluster is configured: neither --kubeconfig nor KUBECONFIG, no service account, no ~/.kube/config",
-            cure="export KUBECONFIG=FILE, the kubeconfig of a cluster",
+            cure=_EXPORT,
         )
     return from_file(home, context)
 
@@ -192,11 +194,13 @@ def from_file(path: Path, context: str | None = None) -> ApiEndpoint:
     path = _expanded(path)
     config = _read(path)
     wanted = context or config.current_context
+    if not config.contexts:
+        raise ConfigError("is no kubeconfig: it has no contexts", where=str(path), cure=_EXPORT)
     if not wanted:
         raise ConfigError("no current context", where=str(path), cure="kubectl config use-context NAME, or --context")
-    contexts = {named.name: named.context for named in config.contexts or []}
+    contexts = {named.name: named.context for named in config.contexts}
     if wanted not in contexts:
-        known = ", ".join(sorted(contexts)) or "none"
+        known = ", ".join(sorted(contexts))
         raise ConfigError(f"no context named {wanted!r}", where=str(path), cure=f"known: {known}")
     chosen = contexts[wanted]
     clusters = {named.name: named.cluster for named in config.clusters or []}

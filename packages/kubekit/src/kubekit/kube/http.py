@@ -29,6 +29,7 @@ from kubekit.kube.errors import Unreachable
 
 _HIGH_WATER: Final = 1 << 20  # bytes buffered for a slow reader before the socket is paused
 _IDLE_LIMIT: Final = 64  # connections kept open for later
+_REACH: Final = "start the API server there, or correct the address"
 _CONNECT_SECONDS: Final = 10.0
 
 
@@ -315,7 +316,7 @@ class HttpPool:
             connecting.add_done_callback(self._give_up_late)
             raise
         except TimeoutError:
-            raise Unreachable("cannot connect: no answer", where=self.place, sent=False) from None
+            raise Unreachable("cannot connect: no answer", where=self.place, cure=_REACH, sent=False) from None
         except ssl.SSLCertVerificationError as error:
             raise Unreachable(
                 f"its certificate is not trusted: {error.verify_message}",
@@ -327,7 +328,7 @@ class HttpPool:
             # NB: asyncio puts the address into strerror; the place has it already.
             known = error.errno is not None and error.errno > 0
             why = os.strerror(error.errno).lower() if known and error.errno else (error.strerror or str(error))
-            raise Unreachable(f"cannot connect: {why}", where=self.place, sent=False) from error
+            raise Unreachable(f"cannot connect: {why}", where=self.place, cure=_REACH, sent=False) from error
         self._open.add(connection)
         return connection, True
 
