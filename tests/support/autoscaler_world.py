@@ -92,15 +92,16 @@ class AutoscalerWorld:
         }
         await self.registry.create(PROVISIONERS, None, body)
 
-    async def add_pods(self, count: int, gpus: int = 1, *, cpu: str = "100m", **spec: Any) -> list[str]:
+    async def add_pods(self, count: int, gpus: int = 1, *, cpu: str = "100m", disk: str = "", **spec: Any) -> list[str]:
         """Add pods that a scheduler has found unschedulable; returns their names."""
         names = []
         for _ in range(count):
             number = self._numbers["pod"] = self._numbers.get("pod", 0) + 1
             name = f"p-{number}"
             names.append(name)
-            self._owned[name] = {"gpus": gpus, "cpu": cpu, **spec}
+            self._owned[name] = {"gpus": gpus, "cpu": cpu, "disk": disk, **spec}
             resources: dict[str, Any] = {"cpu": cpu} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+            resources |= {"ephemeral-storage": disk} if disk else {}
             container = {"name": "main", "image": "i", "resources": {"requests": resources, "limits": resources}}
             body = {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
             await self.registry.create("pods", "default", body)

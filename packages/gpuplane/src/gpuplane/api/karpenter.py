@@ -18,6 +18,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.durations import duration
+from gpuplane.api.karpenter_disk import disk_of_class
 from gpuplane.api.karpenter_hash import class_hash, hash_of
 from kubekit.api.core import Taint
 from kubekit.api.meta import Condition, ObjectMeta, Resource, Struct
@@ -261,6 +262,7 @@ CLASS_KINDS: Final[tuple[type[AWSNodeTemplate] | type[EC2NodeClass], ...]] = (
 class DeclaredClass(msgspec.Struct, frozen=True):
     """The machines of a pool's nodes. `zones` are those of its subnets, empty if they are unknown.
 
+    `disk_bytes` is the size of the disk for pods, 0 if it is unknown.
     `spec` is the object's own, for the provider; `hash` changes with each field of it that drifts nodes.
     """
 
@@ -270,6 +272,7 @@ class DeclaredClass(msgspec.Struct, frozen=True):
     zones: tuple[str, ...] = ()
     spec: dict[str, Any] = {}
     hash: str = ""
+    disk_bytes: int = 0
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
@@ -387,6 +390,7 @@ def declared_class(found: AWSNodeTemplate | EC2NodeClass) -> DeclaredClass:
         zones=zones,
         spec=found.spec,
         hash=class_hash(found.spec),
+        disk_bytes=disk_of_class(found.spec),
     )
 
 

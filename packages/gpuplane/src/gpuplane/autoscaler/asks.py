@@ -8,7 +8,7 @@ requirement until all pods of a kind give it up together (`preferences`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,9 +31,6 @@ from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput
 from kubekit.scheduling import filters
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm, Requests, compile_pod
-
-IGNORED: Final = frozenset(("ephemeral-storage",))
-"""Resources that no decision here is about; the disk of a node to come is unknown."""
 
 
 class PodReading(NamedTuple):

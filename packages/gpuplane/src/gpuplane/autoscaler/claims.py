@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuplane.autoscaler.asks import IGNORED, PodAsk, admits_ask
+from gpuplane.autoscaler.asks import PodAsk, admits_ask
 from gpuplane.autoscaler.existing import hold_pod
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
 from gpuplane.autoscaler.volume_limits import VolumeRoom
@@ -93,7 +93,7 @@ class Compatibility:
         most = self._of(ask, found)[2]
         for name, amount in ask.info.requests.items():
             option = most.get(name)
-            if option is not None and name not in IGNORED and amount > option.free.get(name, 0):
+            if option is not None and amount > option.free.get(name, 0):
                 return option
         return None
 
@@ -207,7 +207,7 @@ def has_room(option: NodeOption, requested: Requests, pods: int) -> bool:
     free = option.free
     if pods > free.get("pods", 0):
         return False
-    return not any(amount > free.get(name, 0) and name not in IGNORED for name, amount in requested.items() if amount)
+    return not any(amount > free.get(name, 0) for name, amount in requested.items() if amount)
 
 
 def place_shares(option: NodeOption, asks: Iterable[PodAsk]) -> NodeState | str | None:

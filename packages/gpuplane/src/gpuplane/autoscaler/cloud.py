@@ -118,6 +118,7 @@ class CloudView:
             troubles={name: one.trouble for name, one in resolved.items() if one.trouble},
             closed=self._closed.now(),
             learned=learned,
+            disks={name: one.disk_bytes for name, one in resolved.items() if one.disk_bytes},
         )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.autoscaler.asks import IGNORED, PodAsk, admits_ask
+from gpuplane.autoscaler.asks import PodAsk, admits_ask
 from gpuplane.autoscaler.domain_check import DomainCheck
 from gpuplane.autoscaler.domains import HOSTNAME
 from gpuplane.autoscaler.options import NodeOption
@@ -62,7 +62,7 @@ def hold_pod(
         requested: the sum over the pods that were added, those that `place.free` leaves out not among them.
         count: the number of these pods.
     """
-    failure = filters.check_resources(ask.info, place.free, requested, count, IGNORED)
+    failure = filters.check_resources(ask.info, place.free, requested, count, frozenset())
     if failure is not None:
         return ", ".join(failure.reasons)
     request = ask.request
@@ -138,7 +138,7 @@ class NodeFilling:
         """Return the nodes that have what a pod requests. In a full cluster this spares most nodes the other checks."""
         nodes = self._nodes
         for name, amount in ask.info.requests.items():
-            if amount and name not in IGNORED:
+            if amount:
                 nodes = [one for one in nodes if one.node.free.get(name, 0) - one.requested.get(name, 0) >= amount]
         return nodes
 

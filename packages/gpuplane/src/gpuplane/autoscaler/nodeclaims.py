@@ -20,6 +20,7 @@ from gpuplane.autoscaler.asks import PodAsk
 from gpuplane.autoscaler.catalogue import REGION_LABEL
 from gpuplane.autoscaler.claims import MOST_OPTIONS, holds_all
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
+from gpuplane.autoscaler.overhead import DISK
 from gpuplane.autoscaler.providers.provider import MachineClass
 from gpuplane.autoscaler.purchase import BoughtNode
 from gpuplane.autoscaler.quantities import as_quantities
@@ -29,6 +30,7 @@ CLASS_HASH_ANNOTATION: Final = "karpenter.k8s.aws/ec2nodeclass-hash"
 CLASS_HASH_VERSION_ANNOTATION: Final = "karpenter.k8s.aws/ec2nodeclass-hash-version"
 CHOSEN: Final = (karpenter.TYPE_LABEL, karpenter.CAPACITY_TYPE_LABEL, karpenter.ZONE_LABEL)
 """Labels that the launch decides."""
+_SLACK_PERCENT: Final = {"memory": 1, DISK: 6}
 _LONGEST_POOL: Final = 50  # characters of the pool's name in that of a claim
 
 
@@ -176,12 +178,13 @@ def with_ready(conditions: Sequence[Condition], now: str, generation: int = 0) -
 def difference(predicted: Mapping[str, int], real: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     """Return resource -> (predicted, real) where a node offers less, or another resource, than was predicted.
 
-    Memory counts as equal within 1%: no two machines of a type report the same.
+    Memory counts as equal within 1%, since no two machines of a type report the same, and the disk within 6%: file
+    systems take different parts of it.
     """
     found = {}
     for name in sorted(predicted):
         expected, there = predicted[name], real.get(name, 0)
-        slack = expected // 100 if name == "memory" else 0
+        slack = expected * _SLACK_PERCENT.get(name, 0) // 100
         if abs(expected - there) > slack:
             found[name] = (expected, there)
     return found

@@ -19,6 +19,7 @@ from gpuplane.api.offers import counted_by_scheduler
 from gpuplane.autoscaler.existing import ExistingNode
 from gpuplane.autoscaler.observed import DaemonView, PodView
 from gpuplane.autoscaler.options import NodeOption, PoolOptions, admits_pod
+from gpuplane.autoscaler.overhead import DISK, UNKNOWN_DISK
 from gpuplane.autoscaler.requirements import admits_labels, pool_conditions
 from gpuplane.autoscaler.volume_limits import UNLIMITED, VolumeRoom
 from gpuplane.sharing.ledger import Ledger
@@ -112,7 +113,7 @@ def node_of_claim(
     if node is None:
         labels = {**(option.facts.labels if option is not None else {}), **claim.metadata.labels}
         taints = tuple(NodeTaint(taint.key, taint.value, taint.effect) for taint in claim.spec.taints)
-        facts = NodeFacts(claim.metadata.name, labels, dict(predicted), taints)
+        facts = NodeFacts(claim.metadata.name, labels, {DISK: UNKNOWN_DISK, **predicted}, taints)
     else:
         facts = _facts(node)
         if not initialized:
@@ -151,7 +152,7 @@ def _facts(node: Node) -> NodeFacts:
     return NodeFacts(
         name=node.metadata.name,
         labels=node.metadata.labels,
-        allocatable=amounts(node.status.allocatable),
+        allocatable={DISK: UNKNOWN_DISK, **amounts(node.status.allocatable)},
         taints=tuple(NodeTaint(taint.key, taint.value, taint.effect) for taint in node.spec.taints),
         unschedulable=node.spec.unschedulable,
     )

@@ -17,10 +17,11 @@ import msgspec
 from gpuplane import names
 from gpuplane.api import karpenter
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool, PoolKubelet
+from gpuplane.api.karpenter_disk import disk_of_class
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.api.pluginconfig import load as load_plugin_config
 from gpuplane.autoscaler.catalogue import REGION_LABEL, InstanceType
-from gpuplane.autoscaler.overhead import allocatable
+from gpuplane.autoscaler.overhead import DISK, UNKNOWN_DISK, allocatable, disk_for_pods
 from gpuplane.autoscaler.requirements import NodeConditions, admits_labels, pool_conditions
 from gpuplane.autoscaler.volume_limits import VolumeLimits
 from gpuplane.operand.configs import FALLBACKS, choose
@@ -46,8 +47,10 @@ class SharingSettings(msgspec.Struct, frozen=True):
     known: bool = True
 
 
-Learned = Mapping[tuple[str, tuple[tuple[str, int], ...]], Requests]
-"""(instance type, the sorted allocatable that was predicted) -> what nodes of it really offer."""
+LessonKey = tuple[str, tuple[tuple[str, int], ...]]
+"""(instance type, the sorted allocatable that was predicted)."""
+Learned = Mapping[LessonKey, Requests]
+"""Prediction -> what nodes of it really offer."""
 
 
 class NodeOption(msgspec.Struct, frozen=True, eq=False):
@@ -103,6 +106,7 @@ def make_options(
     zones: Sequence[str] = (),
     asked: Mapping[str, frozenset[str]] = {},
     learned: Learned | None = None,
+    disk: int = 0,
 ) -> PoolOptions:
     """Return what a pool could buy.
 
@@ -111,11 +115,13 @@ def make_options(
         zones: where types are offered, unless the pool's class names the zones of its subnets.
         asked: values that pods select of labels, for the pool's own labels that may have any value.
         learned: corrections of what was predicted.
+        disk: bytes of the disk of nodes where neither the pool nor its class declares it; 0 for an unknown size.
     """
     settings = next((one for one in classes if (one.kind, one.name) == (pool.class_kind, pool.class_name)), None)
     kubelet = settings.kubelet if settings is not None and pool.kubelet == PoolKubelet() else pool.kubelet
     places = (settings.zones if settings is not None else ()) or tuple(zones) or ("",)
     conditions = pool_conditions(pool.requirements, pool.labels)
+    size = (settings.disk_bytes if settings is not None else _own_disk(pool)) or disk
     found: list[NodeOption] = []
     troubles: dict[str, None] = {}
     for machine in catalogue:
@@ -123,7 +129,7 @@ def make_options(
             continue
         for own in _own_labels(conditions, machine, asked):
             try:
-                template = _template(pool, machine, kubelet, own, sharing, learned or {})
+                template = _template(pool, machine, kubelet, own, sharing, learned or {}, size)
             except InvalidInput as error:
                 troubles[f"{machine.name}: {error}"] = None
                 continue
@@ -165,6 +171,7 @@ def _template(
     own: Mapping[str, str],
     sharing: SharingSettings,
     learned: Learned,
+    disk: int,
 ) -> NodeOption:
     """Return the option without its offering. Raises InvalidInput for a configuration that cannot be followed."""
     pool_label = (
@@ -175,6 +182,9 @@ def _template(
     offers = allocatable(machine, kubelet)
     gpus = _future_gpus(machine, labels, sharing)
     capacity = {"cpu": machine.vcpu * 1000, "memory": machine.memory_mib << 20, "pods": offers["pods"]}
+    if disk:
+        offers[DISK] = disk_for_pods(disk, kubelet)
+        capacity[DISK] = disk
     state = None
     if gpus is not None:
         offers |= gpus.offered
@@ -182,9 +192,15 @@ def _template(
         state = gpus.state
     taints = tuple(NodeTaint(taint.key, taint.value, taint.effect) for taint in pool.taints)
     real = learned.get((machine.name, tuple(sorted(offers.items()))))
-    corrected = offers if real is None else {name: real.get(name, 0) for name in offers} | real
+    corrected = dict(offers) if real is None else {name: real.get(name, 0) for name in offers} | real
+    corrected.setdefault(DISK, UNKNOWN_DISK)
     facts = NodeFacts("", labels, corrected, taints)
     return NodeOption(pool, machine, "", "", 0.0, facts, corrected, capacity, gpus=state, predicted=offers)
+
+
+def _own_disk(pool: DeclaredPool) -> int:
+    """Return the disk that a pool without a class declares; 0 for an unknown size."""
+    return disk_of_class(pool.machines) if pool.machines else 0
 
 
 def _future_gpus(machine: InstanceType, labels: Mapping[str, str], sharing: SharingSettings) -> FutureGPUs | None:

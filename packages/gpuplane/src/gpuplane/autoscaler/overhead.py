@@ -1,4 +1,4 @@
-"""The part of a machine that is left for pods: its CPU and memory less the system's, as its kubelet reports them.
+"""The part of a machine that is left for pods: its CPU, memory and disk less the system's, as its kubelet reports them.
 
 Source: the computation of Karpenter's provider for AWS, with the reservations of EKS; it gives the published
 allocatable of each type exactly.
@@ -14,7 +14,11 @@ from kubekit.api.quantity import Quantity, parse_quantity, whole
 from kubekit.scheduling.podinfo import Requests
 
 DEFAULT_KUBELET: Final = PoolKubelet()
+DISK: Final = "ephemeral-storage"
+UNKNOWN_DISK: Final = 1 << 60  # bytes for pods on a disk of unknown size: no pod is refused for its sake
 _MIB: Final = 2**20
+_GIB: Final = 2**30
+_EVICTED_PART: Final = 0.1  # of the disk: the kubelet evicts pods below
 _VM_OVERHEAD_PERCENT: Final = 7.5  # of the memory, which the hypervisor and the kernel take
 _ARM64_CMA_MIB: Final = 64  # that kernels of arm64 set aside first
 _EVICTION_MIB: Final = 100
@@ -36,6 +40,27 @@ def allocatable(machine: InstanceType, kubelet: PoolKubelet = DEFAULT_KUBELET) -
     reserved += _bytes(kubelet.system_reserved.get("memory"), 0)
     free = int(memory - reserved - _evicted(kubelet, memory)) // _MIB * _MIB
     return {"cpu": max(0, int(cpu)), "memory": max(0, free), "pods": pods}
+
+
+def disk_for_pods(size: int, kubelet: PoolKubelet = DEFAULT_KUBELET) -> int:
+    """Return the bytes that pods have of a disk of `size` bytes.
+
+    Raises InvalidInput for an invalid quantity in the kubelet's settings.
+    """
+    reserved = _bytes(kubelet.kube_reserved.get(DISK), _GIB) + _bytes(kubelet.system_reserved.get(DISK), 0)
+    signal = kubelet.eviction_hard.get("nodefs.available")
+    if signal is None:
+        evicted = _EVICTED_PART * size
+    elif signal.endswith("%"):
+        evicted = float(parse_quantity(signal[:-1])) / 100 * size
+    else:
+        evicted = whole(signal)
+    return max(0, int(size - reserved - evicted))
+
+
+def known_only(counted: Requests) -> Requests:
+    """Return amounts without a disk of unknown size."""
+    return {name: amount for name, amount in counted.items() if not (name == DISK and amount >= UNKNOWN_DISK)}
 
 
 def _reserved_cpu(cores: int, kubelet: PoolKubelet) -> float:

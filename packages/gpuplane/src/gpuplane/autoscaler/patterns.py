@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.autoscaler.asks import IGNORED, PodAsk
+from gpuplane.autoscaler.asks import PodAsk
 from gpuplane.autoscaler.options import NodeOption
 from gpuplane.sharing.placement.fit import usable_gpus
 
@@ -35,7 +35,7 @@ def kind_of_ask(ask: PodAsk) -> PatternKind | None:
     asks = ask.request.asks
     if not ask.free or ask.trouble or len(asks) > 1 or any(one.init for one in asks):
         return None
-    requests = tuple((name, amount) for name, amount in ask.info.requests.items() if amount and name not in IGNORED)
+    requests = tuple((name, amount) for name, amount in ask.info.requests.items() if amount)
     one = asks[0] if asks else None
     if one is None or one.gpus:
         return PatternKind(requests, one.gpus if one else 0)

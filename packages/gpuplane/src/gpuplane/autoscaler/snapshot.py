@@ -82,7 +82,8 @@ class CloudFacts(msgspec.Struct, frozen=True):
     """The offers of the cloud at this moment.
 
     `zones` are those of each pool's subnets, `troubles` say why nothing can be launched of a pool; both by its name.
-    `learned` corrects what real nodes turned out to offer.
+    `learned` corrects what real nodes turned out to offer. `disks` are the bytes of the disks of launch templates that
+    pools name, by the name of the pool.
     """
 
     types: Sequence[InstanceType] = ()
@@ -91,6 +92,7 @@ class CloudFacts(msgspec.Struct, frozen=True):
     troubles: Mapping[str, str] = {}
     closed: Collection[ClosedOffering] = frozenset()
     learned: Learned = {}
+    disks: Mapping[str, int] = {}
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True, eq=False):
@@ -184,6 +186,7 @@ def make_offers(facts: ScalingFacts, cloud: CloudFacts, asked: Mapping[str, froz
             zones=cloud.zones.get(pool.name, ()),
             asked=asked,
             learned=cloud.learned,
+            disk=cloud.disks.get(pool.name, 0),
         )
         found = apply_overlays(found, facts.overlays)
         used = used_of_pool(pool.name, facts.claims, found)

@@ -23,7 +23,8 @@ from gpuplane.api.nodeclaim import INITIALIZED, NodeClaim
 from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.autoscaler.nodes import is_true
 from gpuplane.autoscaler.observed import DaemonView, PodView, RawDaemonSet, RawPod, view_daemon, view_pod
-from gpuplane.autoscaler.options import Learned, SharingSettings
+from gpuplane.autoscaler.options import Learned, LessonKey, SharingSettings
+from gpuplane.autoscaler.overhead import DISK
 from gpuplane.autoscaler.overlays import is_applied
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.requirements import pool_conditions
@@ -48,6 +49,8 @@ log = logging.getLogger("gpuplane.autoscaler")
 BY_PROVIDER: Final = "provider-id"  # index of nodes and of claims; the name that `termination` uses
 WAITING: Final = "waiting"  # index of pods: those that wait for a node, under this name
 BY_NODE: Final = "node"  # index of pods
+LESSON_SECONDS: Final = 3600.0
+_OF_MACHINES: Final = frozenset(("cpu", "memory", "pods", DISK))
 
 
 class ClusterWatch:
@@ -88,6 +91,8 @@ class ClusterWatch:
             BY_PROVIDER, lambda claim: (claim.status.provider_id,) if claim.status.provider_id else ()
         )
         self._most_volumes: dict[str, int] = {}  # driver -> the most that a node has stated, also one that is gone
+        self._lessons: dict[LessonKey, tuple[Requests, float]] = {}  # what was learned -> until when it counts
+        self._clock = clock
         self._refused: dict[str, str] = {}  # objects that cannot be read -> why, as it was logged
 
     @property
@@ -150,22 +155,40 @@ class ClusterWatch:
     def learned(self) -> Learned:
         """Return what nodes that have joined offer other than predicted; of several, the node that joined last.
 
-        A claim whose annotation cannot be read teaches nothing, and is logged.
+        A claim whose annotation cannot be read teaches nothing, and is logged. CPU, memory, pods and disk of a machine
+        count for an hour after its claim: a pod that does not fit the node leaves it empty, and the empty node goes.
+        Forgotten at once, the same node would be bought again and again.
         """
-        found: dict[tuple[str, tuple[tuple[str, int], ...]], Requests] = {}
+        found: dict[LessonKey, Requests] = {}
         for claim in sorted(self.claims.items(), key=lambda claim: claim.metadata.creation_timestamp):
             text = claim.metadata.annotations.get(names.PREDICTED_ANNOTATION)
-            if text is None or not is_true(claim.status.conditions, INITIALIZED):
+            if text is None:
                 continue
             try:
                 predicted = decode_json(text, dict[str, int], limit=LONGEST_VALUE)
-                real = amounts(claim.status.allocatable)
+                real = self._offered(claim, predicted)
             except (DocumentError, InvalidInput) as error:
                 self._log_once(f"{NodeClaim.RESOURCE.kind}/{claim.metadata.name}", str(error))
                 continue
             machine = claim.metadata.labels.get("node.kubernetes.io/instance-type", "")
-            found[machine, tuple(sorted(predicted.items()))] = real
-        return found
+            if real:
+                found[machine, tuple(sorted(predicted.items()))] = real
+        now = self._clock.now()
+        for key, real in found.items():
+            kept = {name: amount for name, amount in real.items() if name in _OF_MACHINES}
+            self._lessons[key] = (dict(key[1]) | kept, now + LESSON_SECONDS)
+        self._lessons = {key: one for key, one in self._lessons.items() if one[1] > now}
+        return {key: real for key, (real, _) in self._lessons.items()} | found
+
+    def _offered(self, claim: NodeClaim, predicted: Requests) -> Requests:
+        """Return what the node of a claim offers, empty for no node. GPUs count as predicted at first."""
+        if is_true(claim.status.conditions, INITIALIZED):
+            return amounts(claim.status.allocatable)
+        provider_id = claim.status.provider_id
+        for node in self.nodes.by_index(BY_PROVIDER, provider_id) if provider_id else ():
+            real = amounts(node.status.allocatable)
+            return predicted | {name: amount for name, amount in real.items() if name in _OF_MACHINES and amount}
+        return {}
 
     def facts(self) -> ScalingFacts:
         """Return the cluster of this moment."""

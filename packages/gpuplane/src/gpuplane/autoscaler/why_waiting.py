@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuplane.autoscaler.asks import IGNORED, PodAsk, pod_conditions
+from gpuplane.autoscaler.asks import PodAsk, pod_conditions
 from gpuplane.autoscaler.claims import Compatibility
 from gpuplane.autoscaler.existing import hold_pod
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
@@ -68,4 +68,4 @@ def _is_where(ask: PodAsk, option: NodeOption) -> bool:
 def _held(option: NodeOption, ask: PodAsk) -> int:
     """Return how many of the pod's resources the option has enough of."""
     asked = ask.info.requests.items()
-    return sum(option.free.get(name, 0) >= amount for name, amount in asked if name not in IGNORED)
+    return sum(option.free.get(name, 0) >= amount for name, amount in asked)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
-from gpuplane.autoscaler.asks import IGNORED, PodAsk
+from gpuplane.autoscaler.asks import PodAsk
 from gpuplane.autoscaler.claims import Compatibility, has_room
 from gpuplane.autoscaler.disruption.facts import DisruptableNode
 from gpuplane.autoscaler.disruption.replacement import LEAST_SAVED_BY_MORE, TOO_DEAR, price_limits
@@ -79,7 +79,7 @@ class FreePlaces:
         if known is None:
             roomy = self._nodes
             for name, amount in ask.info.requests.items():
-                if amount and name not in IGNORED:
+                if amount:
                     roomy = [node for node in roomy if node.free.get(name, 0) >= amount]
             known = [node for node in roomy if not ask.trouble and NodeFilling((node,)).add(ask, None, None)]
             self._holders[ask.number] = known
@@ -123,7 +123,7 @@ class OfferFloor:
         It is the most that the sums cost by any of some prices of single resources by which no offer is worth more than
         it costs.
         """
-        wanted = tuple(sorted(name for name, amount in requested.items() if amount and name not in IGNORED))
+        wanted = tuple(sorted(name for name, amount in requested.items() if amount))
         if wanted not in self._rates:
             self._rates[wanted] = list(self._rates_of(wanted))
         return max(

@@ -113,6 +113,12 @@ class LifecycleController:
             return None
         try:
             options = await self._options(claim, pool)
+            if not options:
+                # NB: the same pods would get the same claim again at once, so it stays until its time is over.
+                what = "no offer of the pool holds its pods any more"
+                self._recorder.event(claim, "Warning", "NoCompatibleInstanceTypes", what)
+                await self._set(claim, {}, LAUNCHED, "Unknown", "NoCompatibleInstanceTypes", what)
+                return min(left, _AGAIN_SECONDS)
             allowed = launch.open_options(options, self._closed.now())
             if not allowed:
                 raise NoCapacity("the cloud refused every offering of the claim lately")

@@ -16,6 +16,7 @@ from gpuplane.api.karpenter import PoolKubelet
 from gpuplane.api.nodeclaim import UNREGISTERED_TAINT, NodeClaim
 from gpuplane.autoscaler.nodeclaims import CHOSEN, encode_amounts
 from gpuplane.autoscaler.options import NodeOption
+from gpuplane.autoscaler.overhead import known_only
 from gpuplane.autoscaler.providers.provider import CloudInstance, LaunchRequest, MachineClass, Offering
 from gpuplane.autoscaler.quantities import as_quantities
 from gpuplane.autoscaler.snapshot import ClosedOffering
@@ -72,5 +73,5 @@ def launched_status(instance: CloudInstance, option: NodeOption | None) -> dict[
     fields: dict[str, Any] = {"providerID": instance.provider_id, "imageID": instance.image}
     if option is not None:
         fields["capacity"] = as_quantities(option.capacity)
-        fields["allocatable"] = as_quantities(option.facts.allocatable)
+        fields["allocatable"] = as_quantities(known_only(option.facts.allocatable))
     return fields

@@ -55,6 +55,7 @@ class ResolvedClass(msgspec.Struct, frozen=True):
     """The meaning of a class in the cloud now. `trouble` says why nothing can be launched of it, with a cure.
 
     `lacking` is the condition of `CLASS_PARTS` that the trouble is about. `profile` is the nodes' instance profile.
+    `disk_bytes` is the size of the disk of the launch template that the class names, 0 where it is unknown.
     `subnets` are (id, zone); `images` are (id, arch, whether it is for GPUs), the newest first; `version` is that of
     the launch template that the class names, empty where it names none.
     """
@@ -67,6 +68,7 @@ class ResolvedClass(msgspec.Struct, frozen=True):
     trouble: str = ""
     lacking: str = ""
     profile: str = ""
+    disk_bytes: int = 0
 
 
 class LaunchRequest(msgspec.Struct, frozen=True):

@@ -33,6 +33,7 @@ class FoundTemplate(msgspec.Struct, frozen=True):
     version: str
     image: str
     groups: tuple[str, ...] = ()
+    disk_bytes: int = 0
 
 
 class FoundImage(msgspec.Struct, frozen=True):
@@ -83,6 +84,16 @@ def read_image(found: Mapping[str, Any], *, now: str) -> FoundImage:
     )
 
 
+def disk_of_template(data: Mapping[str, Any]) -> int:
+    """Return the bytes of the disk for pods of a launch template; 0 where it leaves the size to the image.
+
+    Of several disks it is the one that images of EKS have their system on.
+    """
+    disks = {one.get("DeviceName"): (one.get("Ebs") or {}).get("VolumeSize", 0) for one in data.get(_DISKS, ())}
+    size = next(iter(disks.values())) if len(disks) == 1 else disks.get("/dev/xvda", 0)
+    return int(size) << 30
+
+
 class AwsLookup:
     """Questions about what is there, not remembered."""
 
@@ -126,7 +137,8 @@ class AwsLookup:
         image = str(data.get("ImageId", ""))
         if image.startswith(_BY_PARAMETER):
             image = await self.parameter(image.removeprefix(_BY_PARAMETER)) or image
-        return FoundTemplate(name, str(versions[0]["VersionNumber"]), image, tuple(sorted(set(groups))))
+        version = str(versions[0]["VersionNumber"])
+        return FoundTemplate(name, version, image, tuple(sorted(set(groups))), disk_of_template(data))
 
     async def parameter(self, name: str) -> str:
         """Return the value of an SSM parameter; empty if there is none."""
@@ -170,3 +182,4 @@ class AwsLookup:
 
 _BY_PARAMETER: Final = "resolve:ssm:"
 _OF_NODE_GROUP: Final = "eks-"
+_DISKS: Final = "BlockDeviceMappings"

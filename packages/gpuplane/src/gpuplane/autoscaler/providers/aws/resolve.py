@@ -57,6 +57,7 @@ class AwsClass(msgspec.Struct, frozen=True):
             trouble=self.trouble,
             lacking=self.lacking,
             profile=self.profile,
+            disk_bytes=self.template.disk_bytes if self.template is not None else 0,
         )
 
 
