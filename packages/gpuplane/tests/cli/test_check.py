@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.api.codes import CODES
 from gpuplane.cli.main import main
 
 POLICY = """\
@@ -94,3 +95,29 @@ def test_a_code_is_explained_and_a_wrong_one_corrected(capsys: pytest.CaptureFix
     assert "unknown field" in capsys.readouterr().out
     assert main(["explain", "GP1111"]) == 1
     assert "did you mean GP1" in capsys.readouterr().err
+
+
+def test_the_code_at_the_end_is_that_of_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warning may come last: the code to read about is that of what has to be corrected."""
+    wrong, warned = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    wrong.write_text("apiVersion: v1\nkind: pod\nmetadata: {name: p}\n")
+    warned.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, name: d}\n")
+    assert main(["check", str(wrong), str(warned), "--color", "never"]) == 1
+    out = capsys.readouterr().out
+    assert "GP117" in out.partition("1 error in 2 files")[0]
+    assert out.splitlines()[-1].endswith("gpuplane explain GP102")
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_code_fits_the_window_and_is_whole_for_programs(
+    code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["explain", code]) == 0
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.partition("\nwrong:")[0].splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
+    assert main(["explain", code]) == 0
+    whole = capsys.readouterr().out
+    assert whole.split() == narrow.split()
+    assert CODES[code].text in whole

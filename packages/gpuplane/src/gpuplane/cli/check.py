@@ -54,7 +54,9 @@ def explain(options: Namespace, screen: Console) -> int:
         data = {"code": options.code.upper(), **msgspec.to_builtins(code)}
         screen.print(as_document("Code", data, options.output))
         return 0
-    screen.print(f"{options.code.upper()}  {code.title}\n\n{code.text}")
+    screen.print(f"{options.code.upper()}  {code.title}\n")
+    for paragraph in code.text.splitlines():
+        screen.print("\n".join(screen.wrapped(paragraph, 0)))
     for title, example in (("wrong", code.wrong), ("right", code.right)):
         if example:
             screen.print(f"\n{title}:")
@@ -75,7 +77,8 @@ def _show(checked: list[tuple[Path, str, list[Document]]], errors: int, screen: 
             if document.note:
                 screen.print(f"{path}:{document.line}  {document.note}")
             for finding in document.findings:
-                code = finding.code
+                if finding.severity == "error":
+                    code = finding.code
                 for line in _picture(path, lines, finding, screen):
                     screen.print(line)
     if errors:

@@ -14,12 +14,13 @@ from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
 from gpuplane.cli.contents import contents_of_others, is_labelled
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.image_option import require_image
 from gpuplane.cli.install_autoscaler import read_autoscaler
 from gpuplane.cli.removal import remove, remove_objects, until_gone
 from gpuplane.cli.terminal import Console, LivePage, count
 from gpuplane.operator.autoscaler_install import is_of_nodes
 from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, removals, resource_of
-from kubekit.errors import NoAnswer, Terminal, UsageError
+from kubekit.errors import NoAnswer, Terminal
 from kubekit.kube import Client, NotFound
 from kubekit.kube.codec import decode_any
 
@@ -41,12 +42,8 @@ LOOK: Final = {
 
 
 def install(options: Namespace, screen: Console) -> int:
-    if options.image is not None and (not options.image or any(sign.isspace() for sign in options.image)):
-        raise UsageError(
-            f"{options.image!r} names no image",
-            where="--image",
-            cure="gpuplane install --image registry.example.com/gpuplane:0.1.0",
-        )
+    if options.image is not None:
+        require_image(options.image)
     wanted = installation(
         image=options.image or "",
         settings=options.set,
