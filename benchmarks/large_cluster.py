@@ -27,12 +27,13 @@ from gpuplane.autoscaler.disruption.cluster_world import ClusterWorld
 from gpuplane.autoscaler.disruption.consolidation import ConsolidationMove, ConsolidationRound, decide_consolidation
 from gpuplane.autoscaler.disruption.observe import disruptable_node
 from gpuplane.autoscaler.disruption.removal import RemovalOutcome, removal_outcome
-from gpuplane.autoscaler.observed import PodView, RawPod, view_pod
+from gpuplane.autoscaler.observed import PodView, view_pod
 from gpuplane.autoscaler.overhead import allocatable
 from gpuplane.autoscaler.purchase import decide_purchase
 from gpuplane.autoscaler.quantities import as_quantities
 from gpuplane.autoscaler.snapshot import CloudFacts, ScalingFacts
 from kubekit.api.core import Node, Pod
+from kubekit.api.raw import RawPod
 
 GOAL_PASS_SECONDS, GOAL_ABOVE_BOUND = 5.0, 3.0
 POOL, ZONE_LABEL, TYPE_LABEL = "default", "topology.kubernetes.io/zone", "node.kubernetes.io/instance-type"

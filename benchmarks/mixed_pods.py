@@ -26,9 +26,10 @@ import msgspec
 from figures import show
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.autoscaler.catalogue import ON_DEMAND, SPOT, InstanceType
-from gpuplane.autoscaler.observed import PodView, RawPod, view_pod
+from gpuplane.autoscaler.observed import PodView, view_pod
 from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, decide_purchase
 from gpuplane.autoscaler.snapshot import CloudFacts, ClusterSnapshot, ScalingFacts, take_snapshot
+from kubekit.api.raw import RawPod
 
 ZONES = ("test-zone-1", "test-zone-2", "test-zone-3")
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
-from gpuplane.autoscaler.observed import RawPod, view_pod
+from gpuplane.autoscaler.observed import view_pod
 from gpuplane.sharing.assignment import Assignment, Part, to_annotations
 from gpuplane.sharing.request import request_of
 from kubekit.api.core import Pod
+from kubekit.api.raw import RawPod
 
 UUID = "GPU-c3bb0a86-e80c-5f29-a3a2-1a04b1b6e4d1"
 

@@ -10,10 +10,11 @@ import pytest
 
 from gpuplane.autoscaler.asks import asks_of
 from gpuplane.autoscaler.catalogue import ON_DEMAND
-from gpuplane.autoscaler.observed import RawPod, view_pod
+from gpuplane.autoscaler.observed import view_pod
 from gpuplane.autoscaler.purchase import NodePurchase, decide_purchase
 from gpuplane.autoscaler.snapshot import CloudFacts, ScalingFacts, take_snapshot
 from gpuplane.autoscaler.volumes import VolumeFacts
+from kubekit.api.raw import RawPod
 
 from .worlds import AWS, FOUR, REPLICAS, pod, pool
 

@@ -13,12 +13,13 @@ from gpuplane.api.karpenter import ZONE_LABEL
 from gpuplane.autoscaler.disruption.cluster_world import ClusterWorld
 from gpuplane.autoscaler.disruption.removal import removal_outcome
 from gpuplane.autoscaler.existing import NodeFilling
-from gpuplane.autoscaler.observed import PodView, RawPod, view_pod
+from gpuplane.autoscaler.observed import PodView, view_pod
 from gpuplane.autoscaler.purchase import NodePurchase, decide_purchase
 from gpuplane.autoscaler.snapshot import CloudFacts, ScalingFacts, take_snapshot
 from gpuplane.autoscaler.volume_limits import NodeDrivers, VolumeLimits, VolumeRoom, view_drivers
 from gpuplane.autoscaler.volumes import VolumeFacts
 from kubekit.api.core import Node
+from kubekit.api.raw import RawPod
 from packages.gpuplane.tests.autoscaler.volume_objects import claim, storage, using, view, volume
 from packages.gpuplane.tests.autoscaler.worlds import AWS, REPLICAS, ZONES, pod, pool, types_named
 from tests.support.autoscaler_world import CLAIMS as NODE_CLAIMS

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.autoscaler.observed import PodView, RawPod, view_pod
+from gpuplane.autoscaler.observed import PodView, view_pod
 from gpuplane.autoscaler.volumes import PlacedVolume, VolumeClass, WantedVolume, view_claim, view_class, view_volume
+from kubekit.api.raw import RawPod
 from packages.gpuplane.tests.autoscaler.worlds import pod
 
 ZONE, EBS_ZONE, HOST = "topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone", "kubernetes.io/hostname"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tinykube.scheduler.queue import ERROR, EXTENDER, ClusterEvent, Queue
+from kubekit.scheduling.queue import ERROR, EXTENDER, ClusterEvent, Queue
 
 
 def pinned_to(node):
@@ -120,3 +120,30 @@ def test_a_pod_made_anew_under_the_same_name_starts_anew(world):
     fail(queue, "NodeAffinity")
     queue.put(msgspec.structs.replace(old, uid="other"), 1.0)
     assert queue.pop(1.0).attempts == 1
+
+
+def test_a_change_wakes_the_pods_that_it_helps_whatever_their_causes_are(world):
+    queue = Queue()
+    for name in ("a", "b", "c"):
+        queue.put(world.pod(name), 0.0)
+    for _ in range(3):
+        fail(queue, "NodeResourcesFit")
+    helped = {"a": True, "b": False, "c": None}
+    queue.notify(ClusterEvent.NODE_TAINTS, "n", 20.0, lambda entry: helped[entry.pod.name])
+    assert queue.pop(20.0).pod.name == "a", "though it did not wait for taints"
+    assert queue.pop(20.0) is None
+    queue.notify(ClusterEvent.POD_GONE, "n", 20.0, lambda entry: helped[entry.pod.name])
+    assert queue.pop(20.0).pod.name == "c", "its causes decide"
+    assert queue.pop(20.0) is None
+    assert queue.places() == {"trying": 2, "waiting": 1}
+
+
+def test_a_pod_that_took_the_name_of_a_bound_pod_stays(world):
+    queue = Queue()
+    queue.put(world.pod("a"), 0.0)
+    bound = queue.pop(0.0)
+    queue.put(msgspec.structs.replace(world.pod("a"), uid="another"), 1.0)
+    queue.done(bound)
+    assert len(queue) == 1
+    queue.done(queue.pop(1.0))
+    assert len(queue) == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -20,7 +20,9 @@ from gpuplane.autoscaler.volumes import PodVolumeClaim, VolumeFacts, claims_of, 
 from gpuplane.sharing.assignment import Assignment, of_pod
 from gpuplane.sharing.request import Request
 from kubekit.api.core import DaemonSet, Pod, PodCondition, PodSpec, PodStatus, Toleration
+from kubekit.api.interned import Interner
 from kubekit.api.meta import ObjectMeta, Resource, Struct, to_dict
+from kubekit.api.raw import RawPod
 from kubekit.errors import InvalidInput
 from kubekit.scheduling.podinfo import Affinity, PodInfo, PodToleration, Requests, SpreadConstraint, compile_pod
 
@@ -32,17 +34,6 @@ _ANNOTATIONS: Final = frozenset(
 )
 _OWNERS: Final = frozenset((DaemonSet.RESOURCE.kind, "Node"))
 _CONDITION_TYPES: Final = frozenset(("Ready", "PodScheduled"))
-V = TypeVar("V")
-
-
-class RawPod(Struct):
-    """A pod with its whole `spec` and `status`."""
-
-    RESOURCE: ClassVar[Resource] = Pod.RESOURCE
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: dict[str, Any] = {}
-    status: dict[str, Any] = {}
 
 
 class PodView(Pod):
@@ -170,34 +161,15 @@ def _shared_parts(info: PodInfo) -> PodInfo:
     )
 
 
-class _Shared(Generic[V]):
-    """Equal values as one object. The oldest is forgotten once there are too many: that costs memory only."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, V] = {}
-
-    def same(self, value: V) -> V:
-        """Return the value, or an equal one that was passed before."""
-        key = msgspec.msgpack.encode(value)
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        if len(self._known) >= _MOST_SHARED:
-            del self._known[next(iter(self._known))]
-        self._known[key] = value
-        return value
-
-
-_MOST_SHARED: Final = 8192
-_LABELS: Final[_Shared[dict[str, str]]] = _Shared()
-_AMOUNTS: Final[_Shared[Requests]] = _Shared()
-_AFFINITIES: Final[_Shared[Affinity]] = _Shared()
-_TOLERATIONS: Final[_Shared[tuple[PodToleration, ...]]] = _Shared()
-_SPREADS: Final[_Shared[tuple[SpreadConstraint, ...]]] = _Shared()
-_REQUESTS: Final[_Shared[Request]] = _Shared()
-_CLAIMS: Final[_Shared[tuple[PodVolumeClaim, ...]]] = _Shared()
-_SPECS: Final[_Shared[PodSpec]] = _Shared()
-_CONDITIONS: Final[_Shared[tuple[PodCondition, ...]]] = _Shared()
+_LABELS: Final[Interner[dict[str, str]]] = Interner()
+_AMOUNTS: Final[Interner[Requests]] = Interner()
+_AFFINITIES: Final[Interner[Affinity]] = Interner()
+_TOLERATIONS: Final[Interner[tuple[PodToleration, ...]]] = Interner()
+_SPREADS: Final[Interner[tuple[SpreadConstraint, ...]]] = Interner()
+_REQUESTS: Final[Interner[Request]] = Interner()
+_CLAIMS: Final[Interner[tuple[PodVolumeClaim, ...]]] = Interner()
+_SPECS: Final[Interner[PodSpec]] = Interner()
+_CONDITIONS: Final[Interner[tuple[PodCondition, ...]]] = Interner()
 
 
 def _is_unschedulable(status: dict[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from gpuplane.api.karpenter import (
 from gpuplane.api.nodeclaim import INITIALIZED, NodeClaim
 from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.autoscaler.nodes import is_true
-from gpuplane.autoscaler.observed import DaemonView, PodView, RawDaemonSet, RawPod, view_daemon, view_pod
+from gpuplane.autoscaler.observed import DaemonView, PodView, RawDaemonSet, view_daemon, view_pod
 from gpuplane.autoscaler.options import Learned, LessonKey, SharingSettings
 from gpuplane.autoscaler.overhead import DISK
 from gpuplane.autoscaler.overlays import is_applied
@@ -40,6 +40,7 @@ from gpuplane.autoscaler.volumes import (
     view_volume,
 )
 from kubekit.api.core import ConfigMap, Node, Pod
+from kubekit.api.raw import RawPod
 from kubekit.documents import LONGEST_VALUE, DocumentError, decode_json
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Clock, Informer, SharedInformers

@@ -78,6 +78,7 @@ class SchedulerCache:
         self.nodes: dict[str, ClusterNode] = {}
         self.pods: dict[str, PodInfo] = {}
         self.node_count = 0  # of those that exist
+        self.revision = 0  # grows with each change that a decision may depend on
         self.namespaces: dict[str, dict[str, str]] = {}
         # Terms that placed pods carry, with the nodes of the carriers.
         self.anti_terms: dict[PodTerm, PerNode] = {}
@@ -88,6 +89,9 @@ class SchedulerCache:
     # -- nodes ---------------------------------------------------------------------------------------------------
     def set_node(self, facts: NodeFacts) -> None:
         node = self._state(facts.name)
+        if node.facts == facts:
+            return
+        self.revision += 1
         if node.facts is None:
             self._candidates = None
             self.node_count += 1
@@ -98,6 +102,7 @@ class SchedulerCache:
         if node is None or node.facts is None:
             return
         node.facts = None
+        self.revision += 1
         self.node_count -= 1
         self._candidates = None
         self._drop_if_empty(node)
@@ -138,6 +143,7 @@ class SchedulerCache:
 
     def _apply(self, pod: PodInfo, sign: int) -> None:
         node = self._state(pod.node_name)
+        self.revision += 1
         if sign > 0:
             node.pods[pod.key] = pod
         else:
@@ -162,11 +168,13 @@ class SchedulerCache:
 
     # -- nominations: pods that preempted others and wait for them to go ------------------------------------------
     def nominate(self, pod: PodInfo, node_name: str) -> None:
+        self.revision += 1
         self._state(node_name).nominated[pod.key] = pod
 
     def withdraw(self, key: str, node_name: str) -> None:
         node = self.nodes.get(node_name)
         if node is not None:
+            self.revision += 1
             node.nominated.pop(key, None)
             self._drop_if_empty(node)
 
@@ -179,6 +187,7 @@ class SchedulerCache:
         else:
             self.namespaces[name] = labels
         if before != labels:
+            self.revision += 1
             for counted in [c for c in self._counted if c[0].namespace_selector is not None]:
                 del self._counted[counted]
 

@@ -123,10 +123,10 @@ def topology_spread(pod: PodInfo, cache: SchedulerCache, nodes: list[ClusterNode
     return [0 if value is None else BEST if not high else int(BEST * (high + low - value) / high) for value in raw]
 
 
-def totals(pod: PodInfo, cache: SchedulerCache, nodes: list[ClusterNode]) -> list[int]:
-    """The weighted sum for each feasible node, in their order."""
+def preferences(pod: PodInfo, cache: SchedulerCache, nodes: list[ClusterNode]) -> list[int]:
+    """The weighted sum, for each feasible node, of what pods and nodes prefer: without room and images."""
     pairs = [(node, node.facts) for node in nodes if node.facts is not None]
-    sums = [room(pod, node, facts) for node, facts in pairs]
+    sums = [0] * len(pairs)
 
     def add(scores: Sequence[int], weight: int) -> None:
         for index, score in enumerate(scores):
@@ -140,9 +140,17 @@ def totals(pod: PodInfo, cache: SchedulerCache, nodes: list[ClusterNode]) -> lis
     wished = pod_affinity(pod, cache, nodes)
     if wished is not None:
         add(wished, _WEIGHT_POD_AFFINITY)
+    return sums
+
+
+def totals(pod: PodInfo, cache: SchedulerCache, nodes: list[ClusterNode]) -> list[int]:
+    """The weighted sum for each feasible node, in their order."""
+    pairs = [(node, node.facts) for node in nodes if node.facts is not None]
+    sums = [liked + room(pod, *pair) for liked, pair in zip(preferences(pod, cache, nodes), pairs, strict=True)]
     known = [dict(facts.images) for _, facts in pairs if facts.images]
     having = {image: sum(image in images for images in known) for image in pod.images}
     if any(having.values()):
         spread = {image: count / len(pairs) for image, count in having.items()}
-        add([image_locality(pod, facts, spread) for _, facts in pairs], 1)
+        for index, (_, facts) in enumerate(pairs):
+            sums[index] += image_locality(pod, facts, spread)
     return sums

@@ -20,6 +20,7 @@ from kubekit.scheduling import decide, preemption, scores
 from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.podinfo import DEFAULT_SCHEDULER, PodInfo
+from kubekit.scheduling.queue import ERROR, EXTENDER, Queue, QueueEntry
 from kubekit.scheduling.selectors import compile_selector
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.registry import BY_SYSTEM
@@ -29,7 +30,6 @@ from tinykube.controllers.recorder import Recorder
 from tinykube.scheduler.config import SchedulerConfig
 from tinykube.scheduler.extender import ExtenderClient, ExtenderError
 from tinykube.scheduler.extender_service import is_behind
-from tinykube.scheduler.queue import ERROR, EXTENDER, Queue, QueueEntry
 from tinykube.scheduler.tracker import Tracker
 
 if TYPE_CHECKING:

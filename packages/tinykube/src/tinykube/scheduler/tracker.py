@@ -16,9 +16,9 @@ import msgspec
 from kubekit.api.core import has_ended
 from kubekit.errors import InvalidInput
 from kubekit.scheduling.cache import SchedulerCache
-from kubekit.scheduling.podinfo import NodeFacts, PodInfo, compile_node, compile_pod
+from kubekit.scheduling.podinfo import PodInfo, compile_node, compile_pod
+from kubekit.scheduling.queue import ClusterEvent, Queue, node_events
 from tinykube.controllers.following import follow
-from tinykube.scheduler.queue import ClusterEvent, Queue
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -66,8 +66,10 @@ class Tracker:
         state = self._cache.nodes.get(name)
         before = state.facts if state is not None else None
         self._cache.set_node(facts)
-        for change in node_events(before, facts, obj, old):
+        for change in node_events(before, facts):
             self._notify(change, name)
+        if old is not None and old["metadata"].get("annotations") != obj["metadata"].get("annotations"):
+            self._notify(ClusterEvent.NODE_OTHER, name)
 
     def _notify(self, event: ClusterEvent, node: str) -> None:
         if self._queue.notify(event, node, asyncio.get_running_loop().time()):
@@ -148,22 +150,6 @@ class Tracker:
         node = self._nominated.pop(key, None)
         if node is not None:
             self._cache.withdraw(key, node)
-
-
-def node_events(before: NodeFacts | None, now: NodeFacts, obj: Object, old: Object | None) -> list[ClusterEvent]:
-    """Return the changes of a node, in the classes that filters care about; none for a mere heartbeat."""
-    if before is None:
-        return [ClusterEvent.NODE_ADDED]
-    events = []
-    if before.allocatable != now.allocatable:
-        events.append(ClusterEvent.NODE_ALLOCATABLE)
-    if before.labels != now.labels:
-        events.append(ClusterEvent.NODE_LABELS)
-    if before.taints != now.taints or before.unschedulable != now.unschedulable:
-        events.append(ClusterEvent.NODE_TAINTS)
-    if old is not None and old["metadata"].get("annotations") != obj["metadata"].get("annotations"):
-        events.append(ClusterEvent.NODE_OTHER)
-    return events
 
 
 def _matters(old: Object, new: Object) -> bool:

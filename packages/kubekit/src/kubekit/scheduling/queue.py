@@ -8,19 +8,22 @@ tried are not lost. Times are seconds of any monotonic clock and always passed i
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
-from kubekit.scheduling.podinfo import PodInfo
+from kubekit.scheduling.podinfo import NodeFacts, PodInfo
 
 INITIAL_BACKOFF_S: Final = 1.0
 MAX_BACKOFF_S: Final = 10.0
 FLUSH_AFTER_S: Final = 300.0
 EXTENDER: Final = "Extender"
+GPUS: Final = "GPUs"  # no GPU of the node has room
+GPU_QUOTA: Final = "GPUQuota"
+UNSUPPORTED: Final = "Unsupported"  # the scheduler cannot decide about what the pod requests
 ERROR: Final = "Error"
 
 
@@ -33,6 +36,8 @@ class ClusterEvent(StrEnum):
     POD_PLACED = "PodPlaced"
     POD_GONE = "PodGone"
     POD_CHANGED = "PodChanged"  # the waiting pod itself
+    GPU_FREED = "GPUFreed"  # a part of a GPU became free, or the node's GPUs became usable
+    QUOTA_CHANGED = "QuotaChanged"
 
 
 _WAKES: Final[dict[str, frozenset[ClusterEvent]]] = {
@@ -46,6 +51,10 @@ _WAKES: Final[dict[str, frozenset[ClusterEvent]]] = {
     "InterPodAffinity": frozenset(ClusterEvent)
     - {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER, ClusterEvent.NODE_TAINTS},
     EXTENDER: frozenset(ClusterEvent),
+    GPUS: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.GPU_FREED}),
+    GPU_QUOTA: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_LABELS, ClusterEvent.GPU_FREED})
+    | {ClusterEvent.QUOTA_CHANGED},
+    UNSUPPORTED: frozenset(),
     ERROR: frozenset(),  # comes back by itself, after its backoff
 }
 
@@ -83,6 +92,10 @@ class Queue:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def places(self) -> dict[str, int]:
+        """Return how many pods are at each place."""
+        return Counter(entry.place for entry in self._entries.values())
+
     # -- pods ----------------------------------------------------------------------------------------------------
     def put(self, pod: PodInfo, now: float) -> None:
         """A pod that needs a node, new or changed."""
@@ -116,6 +129,11 @@ class Queue:
             self._trying.pop(key, None)
             entry.place = "gone"
 
+    def done(self, entry: QueueEntry) -> None:
+        """The pod of an entry is bound; another pod of the same name stays."""
+        if self._entries.get(entry.pod.key) is entry:
+            self.drop(entry.pod.key)
+
     def pop(self, now: float) -> QueueEntry | None:
         """The next pod to try; None when there is none now. Answer with `failed` or `drop`."""
         self._flush(now)
@@ -139,15 +157,22 @@ class Queue:
             self._wait(entry)
 
     # -- the cluster ---------------------------------------------------------------------------------------------
-    def notify(self, event: ClusterEvent, node: str, now: float) -> bool:
-        """Something changed on a node (empty: anywhere). True when a pod was woken."""
+    def notify(
+        self, event: ClusterEvent, node: str, now: float, helps: Callable[[QueueEntry], bool | None] | None = None
+    ) -> bool:
+        """Something changed on a node (empty: anywhere). True when a pod was woken.
+
+        Args:
+            helps: whether the change helps a pod; where it returns None, and without it, the pod's causes decide.
+        """
         woken = False
         for entry in self._trying.values():
             entry.missed.append((event, node))
         if not self._waiting and not self._pinned:
             return False
         for entry in [*self._waiting.values(), *self._pinned.get(node, {}).values()]:
-            if self._wakes(entry, event, node):
+            wakes = helps(entry) if helps is not None else None
+            if self._wakes(entry, event, node) if wakes is None else wakes:
                 self._leave(entry)
                 self._ready(entry, now)
                 woken = True
@@ -240,3 +265,17 @@ def _due(entry: QueueEntry) -> float:
         return 0.0
     backoff: float = min(INITIAL_BACKOFF_S * 2.0 ** (entry.attempts - 1), MAX_BACKOFF_S)
     return entry.failed + backoff
+
+
+def node_events(before: NodeFacts | None, now: NodeFacts) -> list[ClusterEvent]:
+    """Return the changes of a node, in the classes that filters care about; none for a mere heartbeat."""
+    if before is None:
+        return [ClusterEvent.NODE_ADDED]
+    events = []
+    if before.allocatable != now.allocatable:
+        events.append(ClusterEvent.NODE_ALLOCATABLE)
+    if before.labels != now.labels:
+        events.append(ClusterEvent.NODE_LABELS)
+    if before.taints != now.taints or before.unschedulable != now.unschedulable:
+        events.append(ClusterEvent.NODE_TAINTS)
+    return events
