@@ -721,7 +721,7 @@ def _autoscaler_metrics() -> Iterator[MetricFamily]:
 
 def _scheduler_metrics() -> Iterator[MetricFamily]:
     no_client: Any = None
-    leader = Leader(no_client, EventRecorder(no_client, "docs"), Chosen(), SystemClock(), lambda: 0)
+    leader = Leader(no_client, EventRecorder(no_client, "docs"), Chosen(), SystemClock(), lambda: 0, "gpuplane")
     leader.cluster.usage.add("POD", "NAMESPACE", "NODE", 100, "POD")
     counted = SchedulerMetrics()
     counted.answered("filter", HTTPStatus.OK, 0.0)

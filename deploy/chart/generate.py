@@ -31,7 +31,7 @@ from gpuplane.api.effects import acts, fields, why_not
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.api.nvidiadriver import NVIDIADriverSpec
 from gpuplane.operator.autoscaler_install import ROLE_ANNOTATION
-from gpuplane.operator.installation import AUTOSCALER, PARTS
+from gpuplane.operator.installation import AUTOSCALER, PARTS, POD_SCHEDULER
 
 CHART: Final = Path(__file__).parent / "gpuplane"
 HEAD: Final = (
@@ -133,6 +133,11 @@ TOP: Final[dict[str, Schema]] = {
         "description": "The extender that places shares; kube-scheduler must be configured to call it.",
         "properties": {"enabled": _told(FLAG, "install it", True)},
     },
+    "podScheduler": {
+        "type": "object",
+        "description": "The scheduler of pods with schedulerName gpuplane, in the process of the extender.",
+        "properties": {"enabled": _told(FLAG, "schedule them, without kube-scheduler; needs scheduler.enabled", False)},
+    },
     "autoscaler": {
         "type": "object",
         "description": "What buys nodes for pods that wait, as Karpenter's pools declare them.",
@@ -197,7 +202,7 @@ def files() -> dict[str, str]:
             made[f"templates/{entry.name}"] = template(entry.name, entry.read_text())
     for definition in karpenter_crds():
         made[f"templates/{AUTOSCALER}-{definition['metadata']['name']}.yaml"] = definition_template(definition)
-    for part in (*PARTS, AUTOSCALER):
+    for part in (*PARTS, POD_SCHEDULER, AUTOSCALER):
         for entry in install.joinpath(part).iterdir():
             made[f"templates/{part}-{entry.name}"] = part_template(part, entry.read_text())
     return made
@@ -272,6 +277,7 @@ ASKED: Final = {
     "shares": f"or {_KEPT.format('admission')} {_KEPT.format('scheduler')}",
     "scheduler": _KEPT.format("scheduler"),
     "admission": _KEPT.format("admission"),
+    POD_SCHEDULER: "(.Values.podScheduler).enabled",
     AUTOSCALER: "(.Values.autoscaler).enabled",
 }
 # The autoscaler's settings come from the values.
@@ -296,6 +302,11 @@ def part_template(part: str, text: str) -> str:
     """A manifest of what is installed when asked for."""
     for old, new in (
         (f"image: {names.IMAGE.rpartition(':')[0]}\n", 'image: {{ include "gpuplane.image" . }}\n'),
+        (
+            "          args: [run, scheduler]\n",
+            f"          args: [run, scheduler{{{{ if {ASKED[POD_SCHEDULER]} }}}}, "
+            f"--scheduler-name={names.SCHEDULER_NAME}{{{{ end }}}}]\n",
+        ),
         (f"value: {names.IMAGE.rpartition(':')[0]}\n", 'value: {{ include "gpuplane.image" . }}\n'),
         # Of the webhooks on pods; the one that only warns never fails.
         (
@@ -307,7 +318,11 @@ def part_template(part: str, text: str) -> str:
         text = text.replace(old, new)
     for old, new in AUTOSCALER_REPLACED if part == AUTOSCALER else ():
         text = text.replace(old, new)
-    return f"{HEAD}{{{{- if {ASKED[part]} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
+    refused = ""
+    if part == POD_SCHEDULER:
+        why = '{{ fail "podScheduler needs scheduler.enabled" }}'
+        refused = f"{{{{- if not {ASKED['scheduler']} }}}}{why}{{{{ end }}}}\n"
+    return f"{HEAD}{{{{- if {ASKED[part]} }}}}\n{refused}{text.rstrip()}\n{{{{- end }}}}\n"
 
 
 def driver_fields() -> list[str]:

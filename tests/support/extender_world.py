@@ -230,10 +230,10 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def extender(client: Client, chosen: Chosen | None = None) -> AsyncIterator[Running]:
+async def extender(client: Client, chosen: Chosen | None = None, scheduler_name: str = "") -> AsyncIterator[Running]:
     clock = SystemClock()
     recorder = EventRecorder(client, "gpuplane-scheduler", clock=clock)
-    leader = Leader(client, recorder, chosen or Chosen(), clock, time.time_ns)
+    leader = Leader(client, recorder, chosen or Chosen(), clock, time.time_ns, scheduler_name)
     face = Extender(Forwarder(None), lambda: "")
     ready = asyncio.Event()
 

@@ -36,7 +36,9 @@ class Fault(Enum):
 
 class FakeApi:
     def __init__(self) -> None:
-        self.objects: dict[str, dict[str, dict[str, Any]]] = {"pods": {}, "nodes": {}, "gpunodes": {}, "configmaps": {}}
+        self.objects: dict[str, dict[str, dict[str, Any]]] = {
+            name: {} for name in ("pods", "nodes", "gpunodes", "configmaps", "namespaces", "poddisruptionbudgets")
+        }
         self.faults: list[Fault] = []
         self.blind = False
         self.late: list[Callable[[], None]] = []
@@ -126,7 +128,12 @@ class FakeApi:
             raise Conflict("bound already, or another")
         annotations = {**pod["metadata"].get("annotations", {}), **binding["metadata"].get("annotations", {})}
         spec = {**pod["spec"], "nodeName": binding["target"]["name"]}
-        self.put("pods", {**pod, "metadata": {**pod["metadata"], "annotations": annotations}, "spec": spec})
+        # As the API server does it: a Binding ends the report that the pod waits.
+        old = pod.get("status") or {}
+        conditions = [one for one in old.get("conditions") or () if one["type"] != "PodScheduled"]
+        status = {**old, "conditions": [*conditions, {"type": "PodScheduled", "status": "True"}]}
+        meta = {**pod["metadata"], "annotations": annotations}
+        self.put("pods", {**pod, "metadata": meta, "spec": spec, "status": status})
 
     def patch(self, plural: str, key: str, patch: dict[str, Any]) -> dict[str, Any]:
         known = self.objects[plural].get(key)
@@ -139,6 +146,24 @@ class FakeApi:
         annotations = {**known["metadata"].get("annotations", {}), **meta.get("annotations", {})}
         kept = {name: value for name, value in annotations.items() if value is not None}
         return self.put(plural, {**known, "metadata": {**known["metadata"], "annotations": kept}})
+
+    def patch_status(self, key: str, patch: dict[str, Any]) -> dict[str, Any]:
+        """A strategic patch of a pod's conditions, and a merge of the rest of its status."""
+        known = self.objects["pods"].get(key)
+        if known is None:
+            raise NotFound("gone")
+        for field, value in patch["metadata"].items():
+            if value != known["metadata"][field]:
+                raise Conflict(f"another {field}")
+        status = known.get("status") or {}
+        changed = {**status, **patch["status"]}
+        by_type = {one["type"]: one for one in status.get("conditions") or ()}
+        for condition in patch["status"].get("conditions") or ():
+            by_type[condition["type"]] = {**by_type.get(condition["type"], {}), **condition}
+        changed["conditions"] = list(by_type.values())
+        return self.put(
+            "pods", {**known, "status": {name: value for name, value in changed.items() if value is not None}}
+        )
 
 
 def _quietly(do: Callable[[], Any]) -> None:
@@ -200,8 +225,20 @@ class FakeClient:
         await self.api.write(lambda: self.api.bind(f"{space}/{name}", body))
         return b"{}"
 
-    async def patch(self, kind: Any, name: str, patch: dict[str, Any], namespace: str | None = None) -> Any:
+    async def patch(
+        self,
+        kind: Any,
+        name: str,
+        patch: dict[str, Any],
+        namespace: str | None = None,
+        type: str = "merge",
+        subresource: str | None = None,
+    ) -> Any:
+        if kind is Event:
+            return None
         key = f"{namespace}/{name}" if namespace else name
+        if subresource == "status":
+            return await self.api.write(lambda: self.api.patch_status(key, patch))
         return await self.api.write(lambda: self.api.patch(kind.RESOURCE.plural, key, patch))
 
     async def create(self, obj: Any, **_: Any) -> Any:

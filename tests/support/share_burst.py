@@ -46,15 +46,18 @@ def free_port() -> int:
 
 # -- the cluster ---------------------------------------------------------------------------------------------------
 @contextlib.asynccontextmanager
-async def extending(client: Client, kubeconfig: Path, port: int) -> AsyncIterator[int]:
-    """The extender's pid, running as a process with the account and the rights that the installation gives it."""
-    for manifest in installation():
+async def extending(client: Client, kubeconfig: Path, port: int, *, pod_scheduler: bool = False) -> AsyncIterator[int]:
+    """The extender's pid, running as a process with the account and the rights that the installation gives it.
+
+    `pod_scheduler`: it also schedules the pods that name it.
+    """
+    for manifest in installation(pod_scheduler=pod_scheduler):
         if manifest["kind"] not in ("Deployment", "PodDisruptionBudget", "ClusterPolicy"):
             await apply(client, manifest)
     config = await _account_config(client, kubeconfig)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpuplane", "run", "scheduler", "--port", str(port), "--kubeconfig", config
-    )
+    flags = [f"--scheduler-name={names.SCHEDULER_NAME}"] if pod_scheduler else []
+    command = [sys.executable, "-m", "gpuplane", "run", "scheduler", "--port", str(port), "--kubeconfig", str(config)]
+    process = await asyncio.create_subprocess_exec(*command, *flags)
     try:
         await _ready(port)
         yield process.pid

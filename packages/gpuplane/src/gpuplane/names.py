@@ -37,6 +37,7 @@ ADMISSION_SECRET: Final = "gpuplane-admission-tls"  # Secret with its certificat
 
 # -- the extender --------------------------------------------------------------------------------------------------
 EXTENDER_NAME: Final = "gpuplane-scheduler"  # its Service, Deployment, account and lease
+SCHEDULER_NAME: Final = "gpuplane"  # spec.schedulerName of the pods that the same process schedules, if asked to
 SECOND_SCHEDULER_NAME: Final = "gpuplane-kube-scheduler"  # the Deployment of a second kube-scheduler that asks it
 EXTENDER_NOT_ASKED: Final = "ExtenderNotAsked"  # reason of the event of a share that was bound without asking it
 

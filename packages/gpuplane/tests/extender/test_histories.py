@@ -89,6 +89,10 @@ class History:
         await self.recorder.aclose()
         self.api.unwatch()
 
+    def created(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """The pod as a user creates it."""
+        return pod
+
     # -- kube-scheduler ----------------------------------------------------------------------------------------------
 
     def pending(self) -> list[dict[str, Any]]:
@@ -283,7 +287,9 @@ async def live(history: History, steps: Iterable[tuple[Any, ...]]) -> None:
                 history.count += 1
                 namespace = "team" if team else "free"
                 name = f"p{history.count}"
-                api.put("pods", gpu_pod(name, (core, memory if core < 100 else 0), namespace=namespace))
+                api.put(
+                    "pods", history.created(gpu_pod(name, (core, memory if core < 100 else 0), namespace=namespace))
+                )
             case ("schedule", at):
                 waiting = history.pending()
                 if waiting:

@@ -53,6 +53,11 @@ def _install(commands: Any, parents: list[Any]) -> None:
         default=True,
         help="the extender that places pods with GPUs (default); kube-scheduler must be configured to call it",
     )
+    install.add_argument(
+        "--pod-scheduler",
+        action="store_true",
+        help="schedule the pods with schedulerName gpuplane, without kube-scheduler",
+    )
     _cloud_options(install)
     install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")

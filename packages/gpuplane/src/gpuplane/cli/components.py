@@ -66,10 +66,10 @@ OTHERS: Final[dict[str, ComponentCommand]] = {
     ),
     "scheduler": ComponentCommand(
         "gpuplane.scheduler.component",
-        "places pods with GPUs for kube-scheduler, as its extender",
+        "places pods with GPUs: as kube-scheduler's extender, and as a scheduler",
         (
             *("kubeconfig", "port", "tls-cert-file", "tls-private-key-file", "client-ca-file"),
-            *("node-policy", "gpu-policy", "print-config", "url"),
+            *("node-policy", "gpu-policy", "scheduler-name", "print-config", "url"),
         ),
         busy=True,
     ),

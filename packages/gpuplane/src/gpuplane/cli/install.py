@@ -50,6 +50,7 @@ def install(options: Namespace, screen: Console) -> int:
         only=options.only,
         admission="" if options.admission == "none" else options.admission,
         scheduler=options.scheduler,
+        pod_scheduler=options.pod_scheduler,
         autoscaler=read_autoscaler(options),
     )
     if options.dry_run:

@@ -36,6 +36,10 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     "gpu-policy": {
         "choices": _POLICIES, "default": "", "help": "how GPUs of a node are chosen (default: as --node-policy)",
     },
+    "scheduler-name": {
+        "default": "", "metavar": "NAME",
+        "help": "also schedule, without kube-scheduler, the pods that name this scheduler in spec.schedulerName",
+    },
     "print-config": {
         "choices": ["kube", "policy", "second"], "default": "",
         "help": "print the configuration for kube-scheduler, and end: its current format (kube), the file of releases "

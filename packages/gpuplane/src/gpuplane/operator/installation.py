@@ -46,7 +46,9 @@ ONLY: Final = {"crds": "CustomResourceDefinition", "policy": POLICY_KIND}
 REMOVED_ALONE: Final = (*ONLY, "autoscaler", "nodes")
 # Parts that an installation may leave out, in the order to apply; what they share comes first.
 PARTS: Final = ("shares", "scheduler", "admission")
-AUTOSCALER: Final = "autoscaler"  # the part that is left out unless asked for
+# Parts that are left out unless asked for.
+AUTOSCALER: Final = "autoscaler"
+POD_SCHEDULER: Final = "pod-scheduler"
 ADMISSION: Final = {"open": "Ignore", "closed": "Fail"}  # by what is asked for: failurePolicy of webhooks on pods
 
 
@@ -57,26 +59,36 @@ def installation(
     only: str | None = None,
     admission: str = "open",
     scheduler: bool = True,
+    pod_scheduler: bool = False,
     autoscaler: AutoscalerInstall | None = None,
 ) -> list[Manifest]:
     """The manifests, or those of one kind: `only` is a key of ONLY, and `admission` one of ADMISSION, empty for none.
-    `autoscaler` is None for none.
+    `autoscaler` is None for none. `pod_scheduler`: the scheduler's process also schedules the pods that name it.
 
     `image` is what operator and operands run, this release's own when it is empty; `settings` are
     `path.to.field=value` of the policy's spec.
 
-    Raises InvalidInput for a setting without a value, and with every finding for settings that no ClusterPolicy has:
-    the API server would drop them in silence.
+    Raises InvalidInput for a pod scheduler without the scheduler, for a setting without a value, and with every finding
+    for settings that no ClusterPolicy has: the API server would drop them in silence.
     """
+    if pod_scheduler and not scheduler:
+        raise InvalidInput(
+            "the pod scheduler runs in the scheduler's process",
+            where="--pod-scheduler",
+            cure="leave out --no-scheduler",
+        )
     wanted = crds() + manifests()
     asked = {"shares": bool(admission or scheduler), "scheduler": scheduler, "admission": bool(admission)}
     for part in PARTS:
         wanted += manifests(part) if asked[part] else []
+    wanted += manifests(POD_SCHEDULER) if pod_scheduler else []
     wanted += autoscaler_manifests(manifests(AUTOSCALER), autoscaler) if autoscaler is not None else []
     for manifest in wanted:
         if manifest["kind"] == "Deployment":
             for container in manifest["spec"]["template"]["spec"]["containers"]:
                 container["image"] = image or names.IMAGE
+                if pod_scheduler and container["name"] == names.EXTENDER_NAME:
+                    container["args"].append(f"--scheduler-name={names.SCHEDULER_NAME}")
                 for variable in container.get("env", ()):
                     if variable["name"] == "GPUPLANE_IMAGE":
                         variable["value"] = container["image"]
@@ -103,7 +115,7 @@ def repository(image: str) -> str:
 
 def everything() -> list[Manifest]:
     """All that an installation may have put on a cluster, in the order to apply."""
-    parts = (manifest for part in PARTS for manifest in manifests(part))
+    parts = (manifest for part in (*PARTS, POD_SCHEDULER) for manifest in manifests(part))
     return [*crds(), *manifests(), *parts, *autoscaler_everything(manifests(AUTOSCALER))]
 
 

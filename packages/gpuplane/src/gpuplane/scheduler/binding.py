@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gpuplane.scheduler import wire
-from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.cluster import NO_GPUS, Cluster
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.reservation import Reservation, ReservationEvent, ReservationState
 from gpuplane.scheduler.reservations import Reservations
@@ -81,16 +81,12 @@ class Binder:
                 reservation = self.reserve(pod, args.node, filtering, ReservationEvent.BIND)
             else:
                 self._reservations.apply(reservation, ReservationEvent.BIND)
-            await self._post(reservation)
+            await self.post(reservation)
         except KubekitError:
             self.refused += 1
             raise
         self.bound += 1
-        if reservation.annotations and self._events.take():
-            about = ObjectReference(
-                kind="Pod", api_version="v1", namespace=args.namespace, name=args.name, uid=args.uid
-            )
-            self._recorder.event(about, "Normal", "Placed", placed(reservation.assignment, args.node))
+        self.report(reservation)
 
     async def _pod(self, args: wire.BindArgs, filtering: Filtering) -> CachedPod:
         """Return the pod, from memory if it is there. Raises KubekitError when it cannot be bound."""
@@ -130,7 +126,14 @@ class Binder:
         raise Retryable(f"its binding to {reservation.node} is not settled yet", where=pod.shown)
 
     def reserve(self, pod: CachedPod, node: str, filtering: Filtering, event: ReservationEvent) -> Reservation:
-        """Decide the GPUs and reserve them, for a BIND or what was PROMISED. Raises KubekitError; never waits."""
+        """Decide the GPUs and reserve them, for a BIND or what was PROMISED. Raises KubekitError; never waits.
+
+        Of a pod without GPUs, CPU and memory are reserved.
+        """
+        if not pod.request:
+            reservation = Reservation(pod, node, NO_GPUS)
+            self._reservations.begin(reservation, event)
+            return reservation
         if why := self._cluster.unusable(node):
             raise Retryable(why, where=node)
         if why := filtering.check(pod)(node).reason:
@@ -153,7 +156,16 @@ class Binder:
         self._reservations.begin(reservation, event)
         return reservation
 
-    async def _post(self, reservation: Reservation) -> None:
+    def report(self, reservation: Reservation) -> None:
+        """Record the event `Placed` of a bound pod, unless there are too many."""
+        if reservation.annotations and self._events.take():
+            meta = reservation.pod.metadata
+            about = ObjectReference(
+                kind="Pod", api_version="v1", namespace=meta.namespace, name=meta.name, uid=meta.uid
+            )
+            self._recorder.event(about, "Normal", "Placed", placed(reservation.assignment, reservation.node))
+
+    async def post(self, reservation: Reservation) -> None:
         """Send the Binding. Raises KubekitError when the pod is not bound, or when the result is unknown."""
         try:
             event, error = await self._sent(reservation)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.scheduler.drift import Given, agrees, as_given, difference
@@ -54,7 +54,18 @@ class Cluster:
     annotation is not what its node gave.
     """
 
-    def __init__(self, client: Client, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        clock: Clock | None = None,
+        pods: Informer[Any] | None = None,
+        nodes: Informer[Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            pods, nodes: informers whose objects are CachedPods and CachedNodes, if others read them too.
+        """
         clock = clock or SystemClock()
         self.ledger = Ledger()
         self.usage = QuotaUsage()
@@ -68,9 +79,13 @@ class Cluster:
         self.guessed: set[str] = set()
         self.by_count: set[str] = set()  # pods that hold replicas or MIG devices, which the kubelet chose
         self.unplaced: dict[str, CachedPod] = {}
-        self.nodes: Informer[Node] = Informer(client, Node, keep=transform_node, clock=clock)
+        # NB: an informer without objects is false.
+        if pods is None:
+            pods = Informer(client, Pod, keep=transform_any_pod, clock=clock)
+        if nodes is None:
+            nodes = Informer(client, Node, keep=transform_node, clock=clock)
+        self.pods, self.nodes = pods, nodes
         self.gpunodes: Informer[GPUNode] = Informer(client, GPUNode, keep=transform_gpunode, clock=clock)
-        self.pods: Informer[Pod] = Informer(client, Pod, keep=transform_any_pod, clock=clock)
         self.nodes.add_handler(self._node_changed)
         self.gpunodes.add_handler(self._gpunode_changed)
         self.pods.add_handler(self._pod_changed)
@@ -277,14 +292,20 @@ class Cluster:
                 tell(uid, None)
 
     def _plain_changed(self, pod: CachedPod, *, gone: bool) -> None:
+        """A pod without GPUs changed; it waits for this process, or it is bound."""
         uid, node = pod.metadata.uid, pod.spec.node_name
-        if not gone:
-            self.hold_in_ledger(pod, node)
+        if gone:
+            self._gone.pop(uid, None)
+            self.ledger.release(uid)
+            if node and self.ledger.node(node) is not None:
+                for freed in self.on_freed:
+                    freed(node, "")
+        elif uid in self._gone:
             return
-        self.ledger.release(uid)
-        if self.ledger.node(node) is not None:
-            for tell in self.on_freed:
-                tell(node, "")
+        elif node:
+            self.hold_in_ledger(pod, node)
+        for tell in self.on_pod:
+            tell(uid, None if gone else pod)
 
     def _compare(self, pod: CachedPod, gpunode: CachedGPUNode) -> None:
         """Count the allocation that the node reports, if it differs from the pod's annotation."""

@@ -55,15 +55,17 @@ async def run(options: Namespace) -> None:
             namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
             lease = client.fence = Lease(own, LEASE, namespace, who)
             try:
-                await lease.lead(lambda: lead(extender, client, chosen, clock, who))
+                await lease.lead(lambda: lead(extender, client, chosen, clock, who, options.scheduler_name))
             finally:
                 await forwarder.aclose()
 
 
-async def lead(extender: Extender, client: Client, chosen: Chosen, clock: Clock, who: str) -> None:
-    """Follow the cluster and answer requests, until cancelled."""
+async def lead(
+    extender: Extender, client: Client, chosen: Chosen, clock: Clock, who: str, scheduler_name: str = ""
+) -> None:
+    """Follow the cluster, answer requests, and schedule the pods of the name, until cancelled."""
     recorder = EventRecorder(client, _AGENT, instance=who, clock=clock)
-    leader = Leader(client, recorder, chosen, clock, time.time_ns)
+    leader = Leader(client, recorder, chosen, clock, time.time_ns, scheduler_name)
     extender.leading = True
 
     def ready() -> None:

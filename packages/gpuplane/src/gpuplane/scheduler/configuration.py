@@ -21,7 +21,7 @@ from kubekit.errors import UsageError
 
 PORT: Final = 3456
 SERVICE: Final = names.EXTENDER_NAME
-SECOND_SCHEDULER: Final = "gpuplane"  # spec.schedulerName of the pods that it places
+SECOND_SCHEDULER: Final = names.SCHEDULER_NAME  # spec.schedulerName of the pods that it places
 SECOND: Final = names.SECOND_SCHEDULER_NAME
 Manifest = dict[str, Any]
 

@@ -87,8 +87,8 @@ class FeasibilityCache:
         version = self._policies.version
         known = self._known.get(request)
         if known is None:
-            first = request.asks[0]
-            short = len(request.asks) == 1 and not request.selects and bool(first.gpus or first.memory_mib)
+            first = request.asks[0] if len(request.asks) == 1 and not request.selects else None
+            short = first is not None and bool(first.gpus or first.memory_mib)
             known = self._known[request] = _Known(self._ledger.revision, version, request.by_count, short)
             if len(self._known) > _REQUESTS:
                 self._known.popitem(last=False)
@@ -199,13 +199,15 @@ class Answers:
     def value(self, node: str) -> float:
         """Return the value of the node for the pod, by its policy, for comparison; -inf where it does not fit, or where
         kube-scheduler counts by itself: no GPU is better than another there.
+
+        For a pod without GPUs it is what the node's free GPUs lose, and 0 where there are none.
         """
         known = self._known.values.get(node)
         if known is None:
             state = self._cache.hosting(node, self._request)
             ranked = state is not None and not (state.by_count and self._by_count)
             rated = rate(state, self._request, self._policy, self._gpu_policy) if state is not None and ranked else None
-            known = self._known.values[node] = _NEVER if rated is None else rated[1]
+            known = self._known.values[node] = (_NEVER if self._request else 0.0) if rated is None else rated[1]
         return known
 
     def better_counted(self, nodes: Sequence[str]) -> frozenset[str]:

@@ -191,7 +191,9 @@ class Filtering:
         # Nodes with the same free GPUs have the same value, so a cluster has few different values.
         score_of = {value: answers.score(value) * (wire.MAX_SCORE - 1) // 100 for value in set(values.values())}
         scores = {name: score_of[value] for name, value in values.items()}
-        best = max(values, key=values.__getitem__, default="")
+        # NB: kube-scheduler lists nodes in another order each time. Of equal nodes the same is filled first.
+        most = max(values.values(), default=0.0)
+        best = min((name for name, value in values.items() if value == most), default="")
         if best and answers.ranks(values[best]) and answers.lacking(best) is FITS:
             scores[best] = wire.MAX_SCORE
             self._prefer(pod, best)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.drift import BYPASSED, DIFFERS, NOT_ASKED
 from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_node, transform_scheduled_pod
+from gpuplane.scheduler.pods.scheduler import PodScheduler
 from gpuplane.scheduler.policies import LEARN_SECONDS, LOOK_SECONDS, Chosen, Policies
 from gpuplane.scheduler.predicates import Annotator
 from gpuplane.scheduler.preemption import Preemption
@@ -21,7 +24,8 @@ from gpuplane.scheduler.settlement import Settlement
 from gpuplane.scheduler.transforms import CachedPod
 from gpuplane.sharing import WHOLE, Request
 from kubekit.api.core import ObjectReference
-from kubekit.kube import Client, Clock, EventRecorder
+from kubekit.api.raw import RawNode, RawPod
+from kubekit.kube import Client, Clock, EventRecorder, Informer
 
 log = logging.getLogger("gpuplane.scheduler")
 _LIKE_GPU_ADMISSION = Chosen("tightest")
@@ -32,15 +36,22 @@ class Leader:
     Args:
         client: one that writes only while we lead.
         now_ns: the wall clock.
+        scheduler_name: pods that name it in `spec.schedulerName` are scheduled; none without a name.
     """
 
     def __init__(
-        self, client: Client, recorder: EventRecorder, chosen: Chosen, clock: Clock, now_ns: Callable[[], int]
+        self,
+        client: Client,
+        recorder: EventRecorder,
+        chosen: Chosen,
+        clock: Clock,
+        now_ns: Callable[[], int],
+        scheduler_name: str = "",
     ) -> None:
         self._clock = clock
         self._recorder = recorder
         self.policies = Policies(chosen)
-        self.cluster = Cluster(client, clock=clock)
+        self.cluster = _cluster(client, clock, scheduler_name)
         self.quotas = QuotaWatch(client, recorder, clock, self._quotas_changed)
         settlement = Settlement(client)
         self.reservations = Reservations(self.cluster, clock, settlement.look)
@@ -62,6 +73,18 @@ class Leader:
             settlement=settlement,
             now_ns=now_ns,
         )
+        self.pods: PodScheduler | None = None
+        if scheduler_name:
+            self.pods = PodScheduler(
+                client,
+                recorder,
+                clock,
+                cluster=self.cluster,
+                reservations=self.reservations,
+                binder=self.binder,
+                filtering=self.filtering,
+                policies=self.policies,
+            )
 
     def _filtering(self, policies: Policies) -> Filtering:
         return Filtering(self.cluster, self.reservations, policies=policies, quotas=self.quotas, waiting=self.requeuer)
@@ -81,6 +104,8 @@ class Leader:
     def _quotas_changed(self, naming: QuotaSettings) -> None:
         self.cluster.name_by(naming)
         self.requeuer.everywhere()
+        if self.pods is not None:
+            self.pods.model.quotas_changed()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Follow the cluster until cancelled; `ready` is called when everything is known."""
@@ -88,6 +113,9 @@ class Leader:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.cluster.run())
                 group.create_task(self.quotas.run())
+                if self.pods is not None:
+                    group.create_task(self.pods.namespaces.run())
+                    await self.pods.namespaces.synced()
                 await self.cluster.synced()
                 await self.quotas.synced()
                 for pod in self.cluster.by_uid.values():
@@ -97,10 +125,14 @@ class Leader:
                 self.annotator.adopt()
                 group.create_task(self.requeuer.run(self.filtering))
                 group.create_task(self._keep_learning())
+                if self.pods is not None:
+                    group.create_task(self.pods.run())
                 ready()
                 self._wake_all()
         finally:
             await self.reservations.aclose(POST_SECONDS)
+            if self.pods is not None:
+                await self.pods.aclose()
 
     async def _learn(self) -> None:
         await self.policies.learn([state.gpus for state in self.cluster.ledger.nodes()])
@@ -117,6 +149,15 @@ class Leader:
     def _wake_all(self) -> None:
         """Queue all waiting pods again: they may have been refused only because no replica answered."""
         for pod in self.cluster.by_uid.values():
-            if not pod.spec.node_name:
+            if not pod.spec.node_name and not (isinstance(pod, ScheduledPod) and pod.ours):
                 self.requeuer.refused(pod)
         self.requeuer.everywhere()
+
+
+def _cluster(client: Client, clock: Clock, scheduler_name: str) -> Cluster:
+    """Return the view of the cluster; with a scheduler's name its pods and nodes have what this scheduler reads."""
+    if not scheduler_name:
+        return Cluster(client, clock=clock)
+    pods: Informer[Any] = Informer(client, RawPod, keep=transform_scheduled_pod(scheduler_name), clock=clock)
+    nodes: Informer[Any] = Informer(client, RawNode, keep=transform_scheduled_node, clock=clock)
+    return Cluster(client, clock=clock, pods=pods, nodes=nodes)

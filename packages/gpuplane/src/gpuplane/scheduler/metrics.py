@@ -9,6 +9,7 @@ from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from gpuplane.scheduler.pods.metrics import families
 from gpuplane.scheduler.reservation import ReservationState
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, histogram_values, series
 
@@ -102,3 +103,5 @@ def _of(leader: Leader) -> Iterator[MetricFamily]:
             for (namespace, model), used in sorted(leader.cluster.usage.sums().items())
         ],
     )
+    if leader.pods is not None:
+        yield from families(leader.pods)

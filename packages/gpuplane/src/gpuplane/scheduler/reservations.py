@@ -57,6 +57,7 @@ class Reservations:
         self._answered = asyncio.Event()  # no answer is on its way
         self._answered.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_end: list[Callable[[Reservation], None]] = []  # of those that were more than tentative
         cluster.on_pod.append(self._watched)
 
     def __len__(self) -> int:
@@ -85,7 +86,8 @@ class Reservations:
         pod, node = reservation.pod, reservation.node
         self.retry(reservation.uid)
         self._hold(reservation.uid, reservation)
-        self._cluster.count(pod, node)
+        if pod.request:
+            self._cluster.count(pod, node)
         self._by_uid[reservation.uid] = reservation
         self.apply(reservation, event)
 
@@ -198,6 +200,8 @@ class Reservations:
             self._cluster.release(uid)
         if state is ReservationState.DELETED:
             self._cluster.gone(uid)
+        for tell in self.on_end:
+            tell(reservation)
 
     def _watched(self, uid: str, pod: CachedPod | None) -> None:
         reservation = self._by_uid.get(uid)

@@ -149,15 +149,18 @@ class Ledger:
     ) -> None:
         """Hold this for a pod that is about to be bound; then `commit` or `rollback`.
 
-        Raises Retryable, and changes nothing, when it does not fit, or when the pod holds something already.
+        Without GPUs it fits any node, also an unknown one. Raises Retryable, and changes nothing, when it does not fit,
+        or when the pod holds something already.
         """
         if pod in self._pods:
             raise Retryable("holds GPUs already", where=pod, cure="read the pod; it may be bound")
         state = self.node(node)
-        if state is None:
+        held = assignment.held()
+        if state is None and held:
             raise Retryable("is unknown, or has no GPUs", where=node)
-        position = {gpu.uuid: index for index, gpu in enumerate(state.gpus)}
-        for (uuid, _), (core, memory) in assignment.held().items():
+        position = {gpu.uuid: index for index, gpu in enumerate(state.gpus)} if state is not None else {}
+        for (uuid, _), (core, memory) in held.items():
+            assert state is not None
             at = position.get(uuid, -1)
             if at < 0 or state.gpus[at].fault or core > state.core[at] or memory > state.memory[at]:
                 raise Retryable(f"GPU {uuid} no longer has {core}% core and {memory} MiB", where=node, cure="try again")

@@ -1,0 +1,94 @@
+"""Decides a pod's node: kube-scheduler's filters, then GPUs and quotas, then the best of what is left.
+
+Without I/O: it reads the scheduler's cache and the extender's ledger, and changes neither.
+
+Of nodes that the pod and its neighbours prefer equally (taints, affinity, spreading), the placement policy chooses. For
+a pod without GPUs it chooses the nodes whose free GPUs lose the least by the pod's CPU, and among these the scores for
+room and images count. They do not count for pods with GPUs: they would spread pods over nodes that the policy keeps
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.quota import REASON as QUOTA_REASON
+from kubekit.errors import Retryable
+from kubekit.scheduling import decide, scores
+from kubekit.scheduling.cache import ClusterNode, SchedulerCache
+from kubekit.scheduling.filters import Failure
+from kubekit.scheduling.queue import ERROR, GPU_QUOTA, GPUS, UNSUPPORTED
+
+EVERY_NODE: Final = 100
+"""Percent of the nodes to search, always from the first: equal nodes are filled one after the other."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The node for a pod, or why there is none: the message, and the causes that have to change.
+
+    `found` is what the filters said, None where they were not asked.
+    """
+
+    node: str = ""
+    message: str = ""
+    causes: frozenset[str] = frozenset()
+    found: decide.Found | None = None
+
+
+def choose_node(pod: ScheduledPod, cache: SchedulerCache, filtering: Filtering, tie: int = 0) -> Decision:
+    """Return the decision for a pod that waits.
+
+    Args:
+        tie: any number; picks among nodes that are equal for a pod without GPUs.
+    """
+    if pod.trouble or pod.info is None:
+        return Decision(message=pod.trouble, causes=frozenset({UNSUPPORTED}))
+    if not cache.node_count:
+        return Decision(message=decide.NO_NODES, causes=frozenset({"NodeName"}))
+    found = decide.find(pod.info, cache, percent=EVERY_NODE)
+    if pod.request and found.feasible:
+        try:
+            _keep_with_gpus(pod, found, filtering)
+        except Retryable as error:
+            return Decision(message=str(error), causes=frozenset({ERROR}), found=found)
+    if not found.feasible:
+        return Decision(message=decide.fit_error(found), causes=found.plugins(), found=found)
+    return Decision(_best(pod, found.feasible, cache, filtering, tie).name, found=found)
+
+
+def _keep_with_gpus(pod: ScheduledPod, found: decide.Found, filtering: Filtering) -> None:
+    """Leave the nodes that have GPUs for the pod, within its quota. Raises Retryable while quotas are unknown."""
+    by_gpus = filtering.sort(pod, [node.name for node in found.feasible])
+    for resolvable, failed in ((True, by_gpus.failed), (False, by_gpus.unresolvable)):
+        for name, reason in failed.items():
+            cause = GPU_QUOTA if reason.startswith(QUOTA_REASON) else GPUS
+            found.failures[name] = Failure(cause, (reason,), resolvable)
+    kept = set(by_gpus.kept)
+    found.feasible = [node for node in found.feasible if node.name in kept]
+
+
+def _best(
+    pod: ScheduledPod, nodes: list[ClusterNode], cache: SchedulerCache, filtering: Filtering, tie: int
+) -> ClusterNode:
+    assert pod.info is not None
+    if len(nodes) == 1:
+        return nodes[0]
+    answers = filtering.answers(pod.request)
+    if counted := answers.better_counted([node.name for node in nodes]):
+        nodes = [node for node in nodes if node.name in counted]
+    nodes = _highest(nodes, scores.preferences(pod.info, cache, nodes))
+    values = [answers.value(node.name) for node in nodes]
+    if pod.request and answers.ranks(best := max(values)):
+        return nodes[values.index(best)]
+    nodes = _highest(nodes, values)
+    return decide.best(nodes, scores.totals(pod.info, cache, nodes), tie)
+
+
+def _highest(nodes: list[ClusterNode], values: Sequence[float]) -> list[ClusterNode]:
+    most = max(values)
+    return [node for node, value in zip(nodes, values, strict=True) if value == most]

@@ -1,0 +1,219 @@
+"""The scheduler's model of the cluster: the cache that filters read, and the queue of pods that wait.
+
+Fed by the informers' handlers, after the extender's ledger has the same change. A change wakes the pods that wait for
+such a change. A pod whose causes are those of single nodes is woken by any change of a node that it fits then.
+
+Invariants:
+
+- A pod that waits for this scheduler is in the queue, unless its Binding is on its way or it is assumed bound.
+- A bound or assumed pod is counted on one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.feasibility import FITS
+from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.pods.objects import ScheduledNode, ScheduledPod
+from kubekit.api.core import Namespace
+from kubekit.errors import Retryable
+from kubekit.kube import Clock, Informer
+from kubekit.scheduling.cache import SchedulerCache
+from kubekit.scheduling.check import FilterCheck
+from kubekit.scheduling.podinfo import PodInfo
+from kubekit.scheduling.queue import GPU_QUOTA, GPUS, ClusterEvent, Queue, QueueEntry, node_events
+
+_OF_ONE_NODE: Final = frozenset(
+    (
+        *("NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit"),
+        *(GPUS, GPU_QUOTA),
+    )
+)
+"""Causes that a change of one node ends for this node only."""
+
+
+class PodModel:
+    """
+    Args:
+        wake: called when the queue may have a pod to try.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        filtering: Filtering,
+        namespaces: Informer[Namespace],
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> None:
+        self.cache = SchedulerCache()
+        self.queue = Queue()
+        self.changes = 0  # of nodes and quotas: what may change a decision and is not in the cache or the ledger
+        self._cluster = cluster
+        self._filtering = filtering
+        self._clock = clock
+        self._wake = wake
+        self._assumed: dict[str, PodInfo] = {}
+        self._nominated: dict[str, str] = {}
+        namespaces.add_handler(self._namespace_changed)
+        cluster.nodes.add_handler(self._node_changed)
+        cluster.pods.add_handler(self._pod_changed)
+        cluster.on_freed.append(self._gpu_freed)
+
+    # -- what others ask ---------------------------------------------------------------------------------------------
+
+    def pod(self, key: str) -> ScheduledPod | None:
+        """Return the pod with this namespace and name as the last watch delivered it."""
+        found = self._cluster.pods.get(key)
+        return found if isinstance(found, ScheduledPod) else None
+
+    def assume(self, info: PodInfo) -> None:
+        """Count the pod on the node that it is about to be bound to."""
+        self._assumed[info.key] = info
+        self.withdraw(info.key)
+        self.cache.place(info)
+
+    def forget(self, info: PodInfo) -> None:
+        """Take an assumption back: the pod is not bound to the node."""
+        assumed = self._assumed.get(info.key)
+        if assumed is not None and assumed.uid == info.uid:
+            del self._assumed[info.key]
+            self.cache.remove(info.key)
+            self.notify(ClusterEvent.POD_GONE, info.node_name)
+
+    def requeue(self, info: PodInfo) -> None:
+        """Queue a pod again that was taken out of the queue as bound, if it still waits."""
+        pod = self.pod(info.key)
+        if pod is not None and pod.ours and pod.info is not None and pod.info.uid == info.uid:
+            self._waits(pod.info)
+
+    def nominate(self, info: PodInfo, node: str) -> None:
+        """Keep room for the pod on the node."""
+        self.withdraw(info.key)
+        self._nominated[info.key] = node
+        self.cache.nominate(msgspec.structs.replace(info, nominated=node), node)
+
+    def withdraw(self, key: str) -> None:
+        """Keep room for the pod no longer."""
+        node = self._nominated.pop(key, None)
+        if node is not None:
+            self.cache.withdraw(key, node)
+
+    def quotas_changed(self) -> None:
+        self.changes += 1
+        self.notify(ClusterEvent.QUOTA_CHANGED, "")
+
+    def notify(self, event: ClusterEvent, node: str) -> None:
+        """Wake the pods that wait for such a change of the node, and that it may help."""
+        hint = _Hint(self, node) if node else None
+        if self.queue.notify(event, node, self._clock.now(), hint):
+            self._wake()
+
+    def fits(self, entry: QueueEntry, node: str) -> bool:
+        """Return whether the pod fits the node now; True if that is unknown."""
+        state, pod = self.cache.nodes.get(node), self.pod(entry.pod.key)
+        if state is None or state.facts is None or pod is None:
+            return False
+        if FilterCheck(entry.pod, self.cache)(state) is not None:
+            return False
+        if not pod.request:
+            return True
+        try:
+            allowed = not self._filtering.check(pod)(node).reason
+        except Retryable:
+            return True
+        return allowed and self._filtering.answers(pod.request).lacking(node) is FITS
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        if new is not None:
+            self.cache.set_namespace(new.metadata.name, dict(new.metadata.labels))
+        elif old is not None:
+            self.cache.set_namespace(old.metadata.name, None)
+
+    def _node_changed(self, old: Any, new: Any) -> None:
+        self.changes += 1
+        facts = new.facts if isinstance(new, ScheduledNode) else None
+        if facts is None:
+            if old is not None:
+                self.cache.remove_node(old.metadata.name)
+            return
+        state = self.cache.nodes.get(facts.name)
+        before = state.facts if state is not None else None
+        self.cache.set_node(facts)
+        for change in node_events(before, facts):
+            self.notify(change, facts.name)
+
+    def _gpu_freed(self, node: str, namespace: str) -> None:
+        # NB: a pod that frees a quota may help pods for other nodes, so its namespace's pods are all asked again.
+        self.notify(ClusterEvent.GPU_FREED, node)
+        if namespace:
+            self.quotas_changed()
+
+    def _pod_changed(self, old: Any, new: Any) -> None:
+        info = new.info if isinstance(new, ScheduledPod) else None
+        if info is None:
+            if isinstance(old, ScheduledPod) and old.info is not None:
+                self._gone(old.info)
+        elif info.node_name:
+            self._placed(info)
+        elif info.key not in self._assumed:
+            if new.ours:
+                self._waits(info)
+            else:
+                self.nominate(info, info.nominated)
+
+    def _gone(self, info: PodInfo) -> None:
+        self.queue.drop(info.key)
+        self._assumed.pop(info.key, None)
+        self.withdraw(info.key)
+        known = self.cache.pods.get(info.key)
+        if known is not None and known.uid == info.uid:
+            self.cache.remove(info.key)
+            self.notify(ClusterEvent.POD_GONE, known.node_name)
+
+    def _placed(self, info: PodInfo) -> None:
+        assumed = self._assumed.pop(info.key, None) is not None
+        self.queue.drop(info.key)
+        self.withdraw(info.key)
+        known = self.cache.pods.get(info.key)
+        self.cache.place(info)
+        if assumed or known is None or known.labels != info.labels or known.node_name != info.node_name:
+            self.notify(ClusterEvent.POD_PLACED, info.node_name)
+        if known is not None and (known.requests != info.requests or known.terminating != info.terminating):
+            self.notify(ClusterEvent.POD_GONE, info.node_name)
+
+    def _waits(self, info: PodInfo) -> None:
+        if info.terminating:
+            self.queue.drop(info.key)
+            self.withdraw(info.key)
+            return
+        if info.nominated and self._nominated.get(info.key) != info.nominated:
+            self.nominate(info, info.nominated)
+        self.queue.put(info, self._clock.now())
+        self._wake()
+
+
+class _Hint:
+    """Tells whether a change of a node helps a pod that waits; equal pods are asked about once."""
+
+    def __init__(self, model: PodModel, node: str) -> None:
+        self._model = model
+        self._node = node
+        self._known: dict[bytes, bool] = {}
+
+    def __call__(self, entry: QueueEntry) -> bool | None:
+        if not entry.plugins <= _OF_ONE_NODE:
+            return None
+        pod = self._model.pod(entry.pod.key)
+        kind = pod.kind if pod is not None else b""
+        known = self._known.get(kind)
+        if known is None:
+            known = self._known[kind] = self._model.fits(entry, self._node)
+        return known

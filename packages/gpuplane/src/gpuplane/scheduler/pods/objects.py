@@ -1,0 +1,178 @@
+"""Pods and nodes as the pod scheduler needs them: what the extender stores, and what kube-scheduler's filters read.
+
+Pure functions, passed to informers as `keep`. The narrow kinds of `kubekit.api` lack affinity and topology, so both
+kinds are decoded here with their whole `spec`. Of a pod that is neither bound nor nominated nor given to this scheduler
+only the extender's part remains.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from gpuplane.scheduler.pods.unsupported import unsupported
+from gpuplane.scheduler.transforms import CachedNode, CachedPod, transform_any_pod, transform_node
+from gpuplane.sharing import Request, host_request, kind_of, request_of
+from kubekit.api.core import Node, Pod, has_ended
+from kubekit.api.interned import Interner
+from kubekit.api.meta import ObjectMeta, to_dict
+from kubekit.api.raw import RawNode, RawPod
+from kubekit.errors import InvalidInput
+from kubekit.scheduling.podinfo import (
+    Affinity,
+    NodeFacts,
+    PodInfo,
+    PodToleration,
+    Requests,
+    SpreadConstraint,
+    compile_node,
+    compile_pod,
+)
+
+log = logging.getLogger("gpuplane.scheduler")
+
+
+class ScheduledPod(CachedPod):
+    """A pod. `info` is None for a pod that waits for another scheduler, or that cannot be read.
+
+    `ours`: it names this scheduler. `trouble`: why it cannot be placed whatever the cluster has. `said`: reason and
+    message of its condition PodScheduled, if that is False. `kind` is equal for pods that are decided alike.
+    """
+
+    info: PodInfo | None = None
+    ours: bool = False
+    trouble: str = ""
+    said: tuple[str, str] = ("", "")
+    kind: bytes = b""
+
+
+class ScheduledNode(CachedNode):
+    """A node. `facts` is None for a node that cannot be read."""
+
+    facts: NodeFacts | None = None
+
+
+def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], ScheduledPod | None]:
+    """Return the transformation of pods for a scheduler of this name."""
+
+    def transform(raw: RawPod) -> ScheduledPod | None:
+        if has_ended(raw.status.get("phase")):
+            return None
+        meta = to_dict(raw.metadata)
+        meta.setdefault("namespace", "")
+        data = {"metadata": meta, "spec": raw.spec, "status": raw.status}
+        pod = msgspec.convert(data, Pod)
+        cached = transform_any_pod(pod)
+        bound = bool(pod.spec.node_name)
+        ours = not bound and pod.spec.scheduler_name == scheduler_name
+        info, trouble = None, ""
+        if bound or ours or raw.status.get("nominatedNodeName"):
+            try:
+                info = _shared(compile_pod(data))
+            except (InvalidInput, KeyError, TypeError, AttributeError, ValueError) as error:
+                log.warning("pod cannot be read pod=%s/%s: %s", raw.metadata.namespace, raw.metadata.name, error)
+        if ours:
+            trouble = unsupported(meta, raw.spec) or _invalid(pod, info)
+        if cached is None:
+            if not ours:
+                return None
+            cached = _without_gpus(pod)
+        return ScheduledPod(
+            metadata=cached.metadata,
+            spec=cached.spec,
+            status=cached.status,
+            request=cached.request,
+            assignment=cached.assignment,
+            info=info,
+            ours=ours,
+            trouble=trouble,
+            said=_said(pod) if ours else ("", ""),
+            kind=_kind(info, cached.request) if ours and info is not None else b"",
+        )
+
+    return transform
+
+
+def transform_scheduled_node(raw: RawNode) -> ScheduledNode:
+    data = {"metadata": to_dict(raw.metadata), "spec": raw.spec, "status": raw.status}
+    cached = transform_node(msgspec.convert(data, Node))
+    try:
+        facts = compile_node(data)
+    except (InvalidInput, KeyError, TypeError, AttributeError, ValueError) as error:
+        log.warning("node left out, since it cannot be read node=%s: %s", raw.metadata.name, error)
+        facts = None
+    return ScheduledNode(
+        metadata=cached.metadata,
+        spec=cached.spec,
+        status=cached.status,
+        ready=cached.ready,
+        labels=cached.labels,
+        gpus=cached.gpus,
+        devices=cached.devices,
+        cpu_milli=cached.cpu_milli,
+        host_memory_mib=cached.host_memory_mib,
+        facts=facts,
+    )
+
+
+def _invalid(pod: Pod, info: PodInfo | None) -> str:
+    """Return why the pod can never run; empty for a valid one."""
+    if info is None:
+        return "a field of the pod cannot be read"
+    try:
+        request_of(pod)
+    except InvalidInput as error:
+        return "; ".join(error.findings) or error.what
+    return ""
+
+
+def _without_gpus(pod: Pod) -> CachedPod:
+    """Return the stored part of a waiting pod that requests no GPUs, or whose request is invalid."""
+    meta = pod.metadata
+    return CachedPod(
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=sys.intern(meta.namespace),
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            deletion_timestamp=meta.deletion_timestamp,
+        ),
+        request=host_request(pod),
+    )
+
+
+def _kind(info: PodInfo, request: Request) -> bytes:
+    """Return what decides about the pod: all but its names, its age and the names of its containers."""
+    return msgspec.msgpack.encode((msgspec.structs.replace(info, name="", uid="", created=""), kind_of(request)))
+
+
+def _said(pod: Pod) -> tuple[str, str]:
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return condition.reason, condition.message
+    return "", ""
+
+
+_LABELS: Final[Interner[dict[str, str]]] = Interner()
+_AMOUNTS: Final[Interner[Requests]] = Interner()
+_AFFINITIES: Final[Interner[Affinity]] = Interner()
+_TOLERATIONS: Final[Interner[tuple[PodToleration, ...]]] = Interner()
+_SPREADS: Final[Interner[tuple[SpreadConstraint, ...]]] = Interner()
+_IMAGES: Final[Interner[tuple[str, ...]]] = Interner()
+
+
+def _shared(info: PodInfo) -> PodInfo:
+    """Return the pod with the parts that are equal in many pods stored once."""
+    return msgspec.structs.replace(
+        info,
+        labels=_LABELS.same(info.labels),
+        requests=_AMOUNTS.same(info.requests),
+        affinity=_AFFINITIES.same(info.affinity),
+        tolerations=_TOLERATIONS.same(info.tolerations),
+        spread=_SPREADS.same(info.spread),
+        images=_IMAGES.same(info.images),
+    )

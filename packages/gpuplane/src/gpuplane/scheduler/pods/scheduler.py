@@ -1,0 +1,207 @@
+"""The loop: takes a pod from the queue, decides, reserves, and sends its Binding while the next pods are decided.
+
+1. A pod leaves the queue.
+2. It is decided on the cache and the ledger, and its node and GPUs are reserved, without waiting in between. So two
+   pods never get the same GPU, and the extender, which has the same ledger, sees the reservation at once.
+3. Its Binding is sent by a task of its own; at most BINDINGS_AT_ONCE are on their way.
+4. The pod is dropped from the queue when the Binding was accepted. It returns to the queue when its reservation ends
+   without that: after a refusal at once, after a lost answer when the result is known.
+
+A pod that equals one that was refused since the last change is refused for the same reasons.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from typing import Final
+
+import msgspec
+
+from gpuplane.scheduler.binding import Binder
+from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.pods.decide import Decision, choose_node
+from gpuplane.scheduler.pods.metrics import TryCounts
+from gpuplane.scheduler.pods.model import PodModel
+from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.pods.report import Reporter
+from gpuplane.scheduler.policies import Policies
+from gpuplane.scheduler.reservation import Reservation, ReservationEvent, ReservationState
+from gpuplane.scheduler.reservations import Reservations
+from gpuplane.scheduler.transforms import CachedPod
+from kubekit.api.core import Namespace
+from kubekit.errors import KubekitError
+from kubekit.kube import Client, Clock, EventRecorder, Informer
+from kubekit.scheduling.queue import ERROR, QueueEntry
+
+log = logging.getLogger("gpuplane.scheduler")
+BINDINGS_AT_ONCE: Final = 48
+_PODS_PER_TURN: Final = 8
+
+
+class PodScheduler:
+    """Schedules the pods that name it, while this replica leads."""
+
+    def __init__(
+        self,
+        client: Client,
+        recorder: EventRecorder,
+        clock: Clock,
+        *,
+        cluster: Cluster,
+        reservations: Reservations,
+        binder: Binder,
+        filtering: Filtering,
+        policies: Policies,
+    ) -> None:
+        self.counts = TryCounts()
+        self.namespaces: Informer[Namespace] = Informer(client, Namespace, clock=clock)
+        self._clock = clock
+        self._cluster = cluster
+        self._reservations = reservations
+        self._binder = binder
+        self._filtering = filtering
+        self._policies = policies
+        self._wake = asyncio.Event()
+        self.model = PodModel(cluster, filtering, self.namespaces, clock, self._wake.set)
+        self._reporter = Reporter(client, recorder, clock, self.model.pod)
+        self._bindings: dict[str, QueueEntry] = {}  # by uid, until the reservation has ended
+        self._slots = asyncio.Semaphore(BINDINGS_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refused: dict[bytes, Decision] = {}
+        self._refused_at: tuple[int, ...] = ()
+        reservations.on_end.append(self._reservation_ended)
+        cluster.on_pod.append(self._pod_seen)
+
+    @property
+    def bindings_in_flight(self) -> int:
+        """Return how many Bindings have no answer yet."""
+        return len(self._tasks)
+
+    async def run(self) -> None:
+        """Schedule until cancelled. Everything has to be known before."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._reporter.run())
+            group.create_task(self._work())
+
+    async def _work(self) -> None:
+        turn = 0
+        while True:
+            entry = self.model.queue.pop(self._clock.now())
+            if entry is None:
+                await self._until_woken()
+                continue
+            try:
+                await self._try(entry)
+            except Exception:
+                # A pod that makes the scheduler fail must not stop the others.
+                log.exception("pod not scheduled pod=%s", entry.pod.key)
+                self.model.queue.failed(entry, {ERROR}, self._clock.now())
+            turn += 1
+            if turn % _PODS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    async def _until_woken(self) -> None:
+        self._wake.clear()
+        due = self.model.queue.next_due(self._clock.now())
+        timer = self._clock.call_later(due, self._wake.set) if due is not None else None
+        try:
+            await self._wake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    # -- one pod -----------------------------------------------------------------------------------------------------
+
+    async def _try(self, entry: QueueEntry) -> None:
+        pod, queue = self.model.pod(entry.pod.key), self.model.queue
+        if pod is None or pod.metadata.uid != entry.pod.uid or not pod.ours or pod.metadata.deletion_timestamp:
+            queue.drop(entry.pod.key)
+            return
+        if entry.attempts == 1:
+            self._policies.seen(pod.request)
+        await self._slots.acquire()
+        # NB: nothing waits between the decision and the reservation.
+        began = time.perf_counter()
+        decision = self._decide(pod)
+        self.counts.decided(time.perf_counter() - began)
+        if decision.node:
+            try:
+                reservation = self._binder.reserve(pod, decision.node, self._filtering, ReservationEvent.BIND)
+            except KubekitError as error:
+                decision = Decision(message=str(error), causes=frozenset({ERROR}))
+        if not decision.node:
+            self._slots.release()
+            self._report_failure(pod, decision)
+            queue.failed(entry, decision.causes, self._clock.now())
+            return
+        assert pod.info is not None  # else there is no node
+        info = msgspec.structs.replace(pod.info, node_name=decision.node)
+        self.model.assume(info)
+        self._bindings[pod.metadata.uid] = entry
+        task = asyncio.create_task(self._bind(entry, pod, reservation), name=f"bind {pod.shown}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _decide(self, pod: ScheduledPod) -> Decision:
+        model = self.model
+        now = model.cache.revision, self._cluster.ledger.revision, model.changes
+        if now != self._refused_at:
+            self._refused.clear()
+            self._refused_at = now
+        decision = self._refused.get(pod.kind) if pod.kind and not pod.trouble else None
+        if decision is None:
+            decision = choose_node(pod, model.cache, self._filtering, random.randrange(1 << 30))
+            if not decision.node and ERROR not in decision.causes:
+                self._refused[pod.kind] = decision
+        return decision
+
+    async def _bind(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
+        try:
+            await self._binder.post(reservation)
+        except KubekitError as error:
+            log.info("not bound pod=%s node=%s: %s", pod.shown, reservation.node, error)
+            # NB: while the result is unknown the pod may be bound, and then its condition is the API server's.
+            if reservation.state is ReservationState.RELEASED:
+                message = f'running Bind plugin "DefaultBinder": {error}'
+                self._report_failure(pod, Decision(message=message, causes=frozenset({ERROR})))
+        else:
+            self.counts.results["scheduled"] += 1
+            self.model.queue.done(entry)
+            self._reporter.scheduled(pod, reservation.node)
+            self._binder.report(reservation)
+        finally:
+            self._slots.release()
+
+    def _report_failure(self, pod: ScheduledPod, decision: Decision) -> None:
+        failed = ERROR in decision.causes
+        self.counts.results["error" if failed else "unschedulable"] += 1
+        reason = "SchedulerError" if failed else "Unschedulable"
+        self._reporter.failed(pod, reason, decision.message)
+
+    def _reservation_ended(self, reservation: Reservation) -> None:
+        """Queue a pod again whose reservation was released: it is not bound."""
+        pod = reservation.pod
+        if not isinstance(pod, ScheduledPod) or pod.info is None or not pod.ours:
+            return
+        entry = self._bindings.pop(reservation.uid, None)
+        if reservation.state is not ReservationState.RELEASED:
+            return
+        self.model.forget(msgspec.structs.replace(pod.info, node_name=reservation.node))
+        if entry is not None:
+            self.model.queue.failed(entry, {ERROR}, self._clock.now())
+        self.model.requeue(pod.info)
+        self._wake.set()
+
+    def _pod_seen(self, uid: str, pod: CachedPod | None) -> None:
+        if pod is None or pod.spec.node_name:
+            self._reporter.ended(uid)
+
+    async def aclose(self) -> None:
+        """Stop the tasks that still wait for an answer."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

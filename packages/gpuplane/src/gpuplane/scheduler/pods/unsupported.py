@@ -1,0 +1,49 @@
+"""Finds fields that the pod scheduler cannot decide about: such a pod waits, and an event names the field.
+
+A scheduler that ignored such a field would bind the pod to a node where it cannot start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+# Volumes that a node has or makes by itself, so that they may be anywhere.
+_ANYWHERE: Final = frozenset(
+    (
+        *("configMap", "secret", "downwardAPI", "projected", "emptyDir", "hostPath", "image"),
+        *("nfs", "cephfs", "glusterfs", "gitRepo"),
+    )
+)
+_GROUP_LABELS: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+_GROUP_ANNOTATIONS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+CURE: Final = "give the pod to default-scheduler"
+
+
+def unsupported(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """Return what the scheduler cannot decide about, in one line; empty for a pod that it can place."""
+    found = [*_volumes(spec), *_claims(spec), *_groups(metadata, spec)]
+    return f"the scheduler does not support {', '.join(found)}; {CURE}" if found else ""
+
+
+def _volumes(spec: Mapping[str, Any]) -> Iterator[str]:
+    for volume in spec.get("volumes") or ():
+        kinds = sorted(volume.keys() - {"name"} - _ANYWHERE)
+        if kinds:
+            yield f"volume {volume.get('name', '')} ({kinds[0]})"
+
+
+def _claims(spec: Mapping[str, Any]) -> Iterator[str]:
+    for claim in spec.get("resourceClaims") or ():
+        yield f"resource claim {claim.get('name', '')}"
+
+
+def _groups(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[str]:
+    if spec.get("workloadRef") or spec.get("schedulingGroup"):
+        yield "pods of a Workload that start together"
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    named = [name for name in _GROUP_LABELS if name in labels] + [
+        one for one in _GROUP_ANNOTATIONS if one in annotations
+    ]
+    for name in named:
+        yield f"pod groups ({name})"

@@ -1,0 +1,96 @@
+"""What the installation lets the pod scheduler do, and nothing else of a pod's status."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gpuplane import names
+from gpuplane.operator.installation import installation, resource_of
+from kubekit.api.core import Pod
+from kubekit.errors import InvalidInput
+from kubekit.kube import ApiEndpoint, Client, Forbidden
+from kubekit.kube.auth import StaticAuth
+from tests.support.extender_world import World, extender, gpu_pod
+from tests.support.scheduled_pods import bound, ours, refused
+from tinykube.apiserver.identity import User
+
+ACCOUNT = "system:serviceaccount:gpu-operator:gpuplane-scheduler"
+
+
+@pytest.fixture
+async def account(cluster: World) -> AsyncIterator[Client]:
+    """A client with the scheduler's own service account, on a cluster with the installation."""
+    for manifest in installation(pod_scheduler=True):
+        if manifest["kind"] not in ("CustomResourceDefinition", "ClusterPolicy"):
+            await cluster.client.apply(manifest, "test", resource=resource_of(manifest))
+    groups = ("system:serviceaccounts", "system:serviceaccounts:gpu-operator", "system:authenticated")
+    cluster.server.extensions.identity.add("scheduler", User(name=ACCOUNT, groups=groups))
+    tls = ssl.create_default_context(cafile=str(cluster.server.authority))
+    endpoint = ApiEndpoint(host="127.0.0.1", port=cluster.server.port, auth=StaticAuth(token="scheduler"), tls=tls)
+    async with Client(endpoint) as client:
+        yield client
+
+
+async def test_its_account_suffices_for_all_it_does(cluster: World, account: Client) -> None:
+    await cluster.node("n1", 2)
+    async with extender(account, scheduler_name=names.SCHEDULER_NAME):
+        for name in ("a", "b"):
+            await cluster.pod(ours(gpu_pod(name, (60, 10))))
+        await bound(cluster, "a", "b")
+        await cluster.pod(ours(gpu_pod("late", (60, 10))))
+        await refused(cluster, "late")
+        await cluster.end("a")
+        await bound(cluster, "late")
+
+
+RUNNING: dict[str, Any] = {
+    "phase": "Running",
+    "podIP": "10.0.0.1",
+    "conditions": [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "False"}],
+}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Failed"},
+        {"podIP": "10.0.0.9"},
+        {"conditions": [{"type": "Ready", "status": "False"}]},
+        {"conditions": [{"type": "example.com/gate", "status": "True"}]},
+        {"conditions": [{"$patch": "delete", "type": "Ready"}]},
+        {"containerStatuses": [{"name": "c0", "image": "x", "imageID": "", "ready": True, "restartCount": 0}]},
+    ],
+)
+async def test_it_reports_nothing_that_a_kubelet_reports(
+    cluster: World, account: Client, status: dict[str, Any]
+) -> None:
+    await cluster.pod(gpu_pod("a", (30, 20)))
+    await cluster.client.patch(Pod, "a", {"status": RUNNING}, "default", "strategic", "status")
+    with pytest.raises(Forbidden):
+        await account.patch(Pod, "a", {"status": status}, "default", "strategic", "status")
+
+
+async def test_it_reports_that_a_pod_waits_and_where_it_is_nominated(cluster: World, account: Client) -> None:
+    await cluster.pod(gpu_pod("a", (30, 20)))
+    await cluster.client.patch(Pod, "a", {"status": RUNNING}, "default", "strategic", "status")
+    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}]
+    body = {"status": {"conditions": conditions, "nominatedNodeName": "n1"}}
+    patched = await account.patch(Pod, "a", body, "default", "strategic", "status")
+    assert "full" in [one.message for one in patched.status.conditions]
+    assert patched.status.phase == "Running"
+
+
+def test_it_needs_the_schedulers_process() -> None:
+    with pytest.raises(InvalidInput, match="scheduler's process"):
+        installation(scheduler=False, pod_scheduler=True)
+    (deployment,) = (
+        one
+        for one in installation(pod_scheduler=True)
+        if (one["kind"], one["metadata"]["name"]) == ("Deployment", "gpuplane-scheduler")
+    )
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["run", "scheduler", "--scheduler-name=gpuplane"]
