@@ -1,4 +1,6 @@
-"""A burst of share pods of mixed sizes, placed by the extender: how many a second are bound, and the checker's verdict.
+"""A burst of share pods of mixed sizes: how many a second are bound, and the checker's verdict.
+
+They are placed by the cluster's scheduler with the extender, then by gpuplane's own scheduler, on the same cluster.
 
     python benchmarks/burst.py [embedded] [real] [--pods 1000] [--nodes 60]
 
@@ -28,6 +30,7 @@ sys.path.append(str(ROOT))
 
 from figures import show  # noqa: E402
 from gpulab.clusters import down, up  # noqa: E402
+from gpuplane import names  # noqa: E402
 from gpuplane.scheduler.configuration import kube_configuration  # noqa: E402
 from kubekit.api.core import Pod  # noqa: E402
 from kubekit.kube import Client  # noqa: E402
@@ -39,6 +42,7 @@ from tests.support.share_burst import (  # noqa: E402
     alive,
     burst,
     extending,
+    following,
     free_port,
     mixed_shares,
     together,
@@ -94,7 +98,7 @@ def rate(times: Times) -> float:
 
 async def measure(client: Client, kubeconfig: Path, port: int, count: int, nodes: int) -> bool:
     """Whether the checker found nothing."""
-    async with asyncio.timeout(PATIENCE_SECONDS), extending(client, kubeconfig, port) as pid:
+    async with asyncio.timeout(PATIENCE_SECONDS), extending(client, kubeconfig, port, pod_scheduler=True) as pid:
         made = await add_nodes(client, nodes, GPUS)
         async with alive(client, made):
             posted = count / await bindings_alone(client, count, made)
@@ -102,15 +106,42 @@ async def measure(client: Client, kubeconfig: Path, port: int, count: int, nodes
             before = cpu_seconds(pid)
             ours = await burst(client, mixed_shares(count))
             spent = cpu_seconds(pid) - before
+            wrong = await verdict(client)
+            await remove_pods(client)
+            before = cpu_seconds(pid)
+            alone_ours = await burst(client, given_to_ours(mixed_shares(count, prefix="own-")))
+            spent_ours = cpu_seconds(pid) - before
         show("Bindings and nothing else", posted, "/s")
         show("pods without GPUs, scheduler alone", alone, "/s")
         show("share pods, with the extender", rate(ours), "/s", peer=f"{100 * rate(ours) / alone:.0f}% of without us")
         show("  the extender's CPU for a pod", 1000 * spent / count, "ms")
         show("  all of them stored after", ours.created, "s")
         show("  all of them bound after", ours.bound[-1], "s")
-        wrong = await verdict(client)
+        times = f"{rate(alone_ours) / rate(ours):.1f} times the extender's"
+        show("share pods, own scheduler", rate(alone_ours), "/s", peer=times)
+        show("  its CPU for a pod", 1000 * spent_ours / count, "ms")
+        show("  all of them stored after", alone_ours.created, "s")
+        show("  all of them bound after", alone_ours.bound[-1], "s")
+        wrong += await verdict(client)
     print(f"checker: {'; '.join(wrong) or f'{count} pods hold their share, no GPU is over its core or memory'}")
     return not wrong
+
+
+def given_to_ours(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for pod in pods:
+        pod["spec"]["schedulerName"] = names.SCHEDULER_NAME
+    return pods
+
+
+async def remove_pods(client: Client) -> None:
+    """All pods of the cluster, so that its GPUs are free again."""
+    pods = await client.list(Pod)
+    await together(
+        len(pods),
+        lambda at: client.delete(Pod, pods[at].metadata.name, pods[at].metadata.namespace, grace_seconds=0),
+    )
+    async with following(client, Pod) as left:
+        await left.until(lambda: not left.items())
 
 
 def scheduler_config(directory: Path, port: int) -> Path:

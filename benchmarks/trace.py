@@ -1,11 +1,12 @@
 """The openb trace through a cluster: how much of its GPUs is held when as much has arrived as there is.
 
-    python benchmarks/trace.py [embedded] [real] --data DIR [--nodes 202] [--seed 42]
+    python benchmarks/trace.py [embedded] [real] --data DIR [--through extender|scheduler] [--nodes 202] [--seed 42]
 
 DIR has the openb traces, as for `packing.py`. A part of the trace's nodes, drawn by the seed, is made without kubelets,
 and the pods of the trace arrive one after the other, with their CPU and memory, until they request 100% of the GPUs.
-The cluster's scheduler places them with the extender. `policy alone` is `simulate packing` with the same nodes and
-pods, learning the mix as they arrive: what a scheduler that sees all nodes and loses no time can reach.
+The cluster's scheduler places them with the extender, and gpuplane's own scheduler in a second cluster. `policy alone`
+is `simulate packing` with the same nodes and pods, learning the mix as they arrive: what a scheduler can reach that
+sees all nodes and loses no time.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from tests.support.share_burst import alive, extending, following, free_port, to
 MEMORY_MIB = 16384
 PATIENCE_SECONDS, QUIET_SECONDS = 580, 8.0
 ALL = 1213
+EXTENDER, SCHEDULER = THROUGH = ("extender", "scheduler")
 
 
-def manifest(number: int, job: Job) -> dict[str, Any]:
+def manifest(number: int, job: Job, through: str) -> dict[str, Any]:
     """A pod of the trace; its number is in its name, since the trace's pods arrive more than once."""
     host = {"cpu": f"{job.cpu_milli}m", "memory": f"{job.memory_mib}Mi"}
     core = -(-job.load * 100 // MILLI)
@@ -47,7 +49,7 @@ def manifest(number: int, job: Job) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": f"p{number}", "namespace": "default"},
-        "spec": {"containers": [container]},
+        "spec": {"containers": [container]} | ({"schedulerName": names.SCHEDULER_NAME} if through == SCHEDULER else {}),
     }
 
 
@@ -130,7 +132,7 @@ def held(pods: list[Pod]) -> int:
     )
 
 
-async def run(kind: str, machines: list[PackingMachine], arriving: list[Job]) -> tuple[float, list[str]]:
+async def run(kind: str, through: str, machines: list[PackingMachine], arriving: list[Job]) -> tuple[float, list[str]]:
     """Percent of all GPUs that are held in the end, and what the checker finds."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="gpuplane-") as scratch:
@@ -138,11 +140,11 @@ async def run(kind: str, machines: list[PackingMachine], arriving: list[Job]) ->
             CLUSTERS[kind](Path(scratch), port) as kubeconfig,
             Client.connect(kubeconfig, user_agent="benchmark") as client,
             asyncio.timeout(PATIENCE_SECONDS),
-            extending(client, kubeconfig, port),
+            extending(client, kubeconfig, port, pod_scheduler=through == SCHEDULER),
         ):
             made = await add_machines(client, machines)
             async with alive(client, made):
-                pods, seconds = await arrive(client, [manifest(at, job) for at, job in enumerate(arriving)])
+                pods, seconds = await arrive(client, [manifest(at, job, through) for at, job in enumerate(arriving)])
             total = sum(machine.gpus for machine in machines)
             placed = sum(bool(pod.spec.node_name) for pod in pods)
             print(f"  {placed} of {len(arriving)} pods bound in {seconds:.1f} s, {placed / seconds:.0f}/s", flush=True)
@@ -164,6 +166,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=os.environ.get("GPUPLANE_OPENB"), help="the openb traces")
     parser.add_argument("--nodes", type=int, default=ALL // 6, help="of the trace's 1,213 (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--through", choices=THROUGH, help="by default one after the other")
     options = parser.parse_args()
     if options.data is None:
         print("skipped: --data DIR or GPUPLANE_OPENB names the directory of the openb traces")
@@ -175,13 +178,14 @@ def main() -> int:
     print(f"{len(machines)} nodes, {gpus} GPUs, {len(arriving)} pods, seed {options.seed}", flush=True)
     show("held at 100% arrived, policy alone", alone(machines, jobs, arriving), "%")
     well = True
-    for kind in options.kinds or CLUSTERS:
+    through = [options.through] if options.through else THROUGH
+    for kind, how in [(kind, how) for kind in options.kinds or CLUSTERS for how in through]:
         try:
-            percent, wrong = asyncio.run(run(kind, machines, arriving))
+            percent, wrong = asyncio.run(run(kind, how, machines, arriving))
         except Unavailable as why:
             print(f"{kind}: skipped: {why}")
             continue
-        show(f"held at 100% arrived, {kind}, extender", percent, "%")
+        show(f"held at 100% arrived, {kind}, {how}", percent, "%")
         print(f"checker: {'; '.join(wrong) or 'no GPU is over its core or memory'}")
         well &= not wrong
     return 0 if well else 1
