@@ -23,6 +23,7 @@ from gpuplane.autoscaler.options import NodeOption, PoolLimits
 from gpuplane.autoscaler.purchase import BoughtNode
 from gpuplane.autoscaler.snapshot import ClusterSnapshot
 from gpuplane.autoscaler.watch import ClusterWatch
+from kubekit.errors import Terminal
 from kubekit.kube import AlreadyExists, ApiError, Client, Clock, ServerError, Unreachable
 
 log = logging.getLogger("gpuplane.autoscaler")
@@ -50,10 +51,11 @@ class Nominations:
 
 
 class ClaimWriter:
-    """Creates claims. `created` counts them by pool, for metrics."""
+    """Creates claims. `created` counts them by pool, for metrics. `refusals` are those of the last tries."""
 
     def __init__(self, client: Client, watch: ClusterWatch, nominations: Nominations, clock: Clock) -> None:
         self.created: dict[str, int] = {}
+        self.refusals: dict[str, str] = {}  # pool -> why the API server refuses its claims for good
         self.nominations = nominations
         self._client = client
         self._watch = watch
@@ -109,7 +111,10 @@ class ClaimWriter:
             if not isinstance(error, ServerError) and not (isinstance(error, Unreachable) and error.sent):
                 self._expected.pop(name, None)
             log.warning("claim not created, retrying claim=%s: %s", name, error)
+            if isinstance(error, Terminal):
+                self.refusals[pool.name] = str(error)
             return ""
+        self.refusals.pop(pool.name, None)
         self.created[pool.name] = self.created.get(pool.name, 0) + 1
         self.nominations.nominate(name)
         log.info(

@@ -132,6 +132,13 @@ class ProvisioningController:
         for pod, claim in made.items():
             kept[pod] = f"waits for the node of the claim {claim}{lacks.get(pod, '')}"
             self._event(pod, "Normal", "Nominated", kept[pod])
+        for bought in decision.nodes:
+            pool = bought.option.pool.name
+            why = self._writer.refusals.get(pool)
+            for pod in bought.pods if why else ():
+                if pod not in made:
+                    kept[pod] = f"no node is bought: {pool}: {why}"
+                    self._event(pod, "Warning", "FailedScheduling", kept[pod])
         for pod, reasons in decision.waiting.items():
             kept[pod] = "no node is bought: " + "; ".join(reasons)
             self._event(pod, "Warning", "FailedScheduling", kept[pod])

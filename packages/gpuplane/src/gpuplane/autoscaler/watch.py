@@ -21,10 +21,10 @@ from gpuplane.api.karpenter import (
 )
 from gpuplane.api.nodeclaim import INITIALIZED, NodeClaim
 from gpuplane.api.nodeoverlay import NodeOverlay
+from gpuplane.autoscaler.lessons import OF_MACHINES, JoinedNode, Lessons
 from gpuplane.autoscaler.nodes import is_true
 from gpuplane.autoscaler.observed import DaemonView, PodView, RawDaemonSet, view_daemon, view_pod
-from gpuplane.autoscaler.options import Learned, LessonKey, SharingSettings
-from gpuplane.autoscaler.overhead import DISK
+from gpuplane.autoscaler.options import Learned, SharingSettings
 from gpuplane.autoscaler.overlays import is_applied
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.requirements import pool_conditions
@@ -50,8 +50,8 @@ log = logging.getLogger("gpuplane.autoscaler")
 BY_PROVIDER: Final = "provider-id"  # index of nodes and of claims; the name that `termination` uses
 WAITING: Final = "waiting"  # index of pods: those that wait for a node, under this name
 BY_NODE: Final = "node"  # index of pods
-LESSON_SECONDS: Final = 3600.0
-_OF_MACHINES: Final = frozenset(("cpu", "memory", "pods", DISK))
+_SHORTEST_LIFE_SECONDS: Final = 60.0  # a machine takes longer to boot and to join
+_LONGEST_NAME: Final = 63  # nodes carry the name of their pool as a label
 
 
 class ClusterWatch:
@@ -92,8 +92,7 @@ class ClusterWatch:
             BY_PROVIDER, lambda claim: (claim.status.provider_id,) if claim.status.provider_id else ()
         )
         self._most_volumes: dict[str, int] = {}  # driver -> the most that a node has stated, also one that is gone
-        self._lessons: dict[LessonKey, tuple[Requests, float]] = {}  # what was learned -> until when it counts
-        self._clock = clock
+        self._lessons = Lessons(clock)
         self._refused: dict[str, str] = {}  # objects that cannot be read -> why, as it was logged
 
     @property
@@ -154,13 +153,11 @@ class ClusterWatch:
         return policy is not None and not policy.metadata.deletion_timestamp
 
     def learned(self) -> Learned:
-        """Return what nodes that have joined offer other than predicted; of several, the node that joined last.
+        """Return what nodes that have joined offer other than predicted.
 
-        A claim whose annotation cannot be read teaches nothing, and is logged. CPU, memory, pods and disk of a machine
-        count for an hour after its claim: a pod that does not fit the node leaves it empty, and the empty node goes.
-        Forgotten at once, the same node would be bought again and again.
+        A claim whose annotation cannot be read teaches nothing, and is logged.
         """
-        found: dict[LessonKey, Requests] = {}
+        found: list[JoinedNode] = []
         for claim in sorted(self.claims.items(), key=lambda claim: claim.metadata.creation_timestamp):
             text = claim.metadata.annotations.get(names.PREDICTED_ANNOTATION)
             if text is None:
@@ -173,13 +170,10 @@ class ClusterWatch:
                 continue
             machine = claim.metadata.labels.get("node.kubernetes.io/instance-type", "")
             if real:
-                found[machine, tuple(sorted(predicted.items()))] = real
-        now = self._clock.now()
-        for key, real in found.items():
-            kept = {name: amount for name, amount in real.items() if name in _OF_MACHINES}
-            self._lessons[key] = (dict(key[1]) | kept, now + LESSON_SECONDS)
-        self._lessons = {key: one for key, one in self._lessons.items() if one[1] > now}
-        return {key: real for key, (real, _) in self._lessons.items()} | found
+                initialized = is_true(claim.status.conditions, INITIALIZED)
+                key = machine, tuple(sorted(predicted.items()))
+                found.append(JoinedNode(key, claim.metadata.uid, real, initialized))
+        return self._lessons.learn(found)
 
     def _offered(self, claim: NodeClaim, predicted: Requests) -> Requests:
         """Return what the node of a claim offers, empty for no node. GPUs count as predicted at first."""
@@ -188,7 +182,7 @@ class ClusterWatch:
         provider_id = claim.status.provider_id
         for node in self.nodes.by_index(BY_PROVIDER, provider_id) if provider_id else ():
             real = amounts(node.status.allocatable)
-            return predicted | {name: amount for name, amount in real.items() if name in _OF_MACHINES and amount}
+            return predicted | {name: amount for name, amount in real.items() if name in OF_MACHINES and amount}
         return {}
 
     def facts(self) -> ScalingFacts:
@@ -224,6 +218,12 @@ def why_refused(pool: Provisioner | NodePool) -> str:
     if isinstance(pool, NodePool) and pool.spec.replicas is not None:
         return "spec.replicas: gpuplane buys for pods that wait, and keeps no fixed number of nodes; remove the field"
     declared = declared_pool(pool)
+    if len(declared.name) > _LONGEST_NAME:
+        return f"metadata.name: nodes carry it as a label, which has at most {_LONGEST_NAME} characters; shorten it"
+    life = declared.disruption.expire_after
+    if life is not None and life < _SHORTEST_LIFE_SECONDS:
+        field = "spec.ttlSecondsUntilExpired" if isinstance(pool, Provisioner) else "spec.template.spec.expireAfter"
+        return f"{field}: a node would end before it has joined, and another one be bought; set a minute at least"
     try:
         pool_conditions(declared.requirements, declared.labels)
         amounts(declared.limits)
