@@ -140,6 +140,10 @@ class Story:
             await self.client.get(GPUNode, NODES[0])
         except NotFound:
             self.world.gpuplane("install", "-q")
+        # A test that failed half way may have left nodes out.
+        for node in await self.client.list(Node):
+            if names.DEPLOY_OPERANDS_LABEL in node.metadata.labels:
+                await self.opt_in(node.metadata.name)
         return await self.until(GPUNode, lambda found: len(found) == len(NODES) and all(map(is_ready, found)) and found)
 
     async def states(self, *, without: str = "") -> dict[str, GPUNodeStatus]:

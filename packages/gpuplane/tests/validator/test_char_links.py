@@ -57,6 +57,28 @@ def test_a_link_that_goes_or_is_wrong_is_repaired(tmp_path: Path) -> None:
     assert (tmp_path / "dev/char/236:2").readlink() == Path("../nvidia-caps/nvidia-cap2")
 
 
+def test_a_validator_that_is_killed_among_the_links_leaves_none_that_is_not_listed(tmp_path: Path) -> None:
+    caps(tmp_path)
+
+    class DyingHost(Host):
+        """A host on which the process ends before its third link."""
+
+        made = 0
+
+        def symlink(self, path: str, target: str, *, durable: bool = True) -> bool:
+            if self.made == 2:
+                raise KeyboardInterrupt
+            self.made += 1
+            return super().symlink(path, target, durable=durable)
+
+    with pytest.raises(KeyboardInterrupt):
+        make_links(DyingHost(tmp_path))
+    there = {f"dev/char/{path.name}" for path in (tmp_path / "dev/char").iterdir()}
+    assert len(there) == 2
+    assert there <= set((tmp_path / names.CHAR_LINKS).read_text().split())
+    assert make_links(Host(tmp_path)) == 2
+
+
 def test_files_that_are_no_devices_and_broken_tables_give_no_links(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidia0").write_text("simulated")

@@ -7,7 +7,7 @@ does not.
 Nodes below `/dev/nvidia-caps` come and go with MIG devices; their numbers are known before, so their links are made
 before. A link without its node does no harm.
 
-The links that were made are listed in a file. The driver's uninstallation removes them.
+The links are listed in a file before they are made. The driver's uninstallation removes those on the list.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ def links(nodes: Iterable[tuple[str, int, int]]) -> dict[str, str]:
 
 def make_links(host: Host) -> int:
     """Make the links that are missing or wrong; how many those were. Raises HostError."""
-    made = [link for link, target in wanted_links(host).items() if host.symlink(link, target, durable=False)]
-    if made:
+    missing = {link: target for link, target in wanted_links(host).items() if host.readlink(link) != target}
+    if missing:
+        # NB: listed first: a validator that is killed among the links must leave none that nothing removes.
         known = (host.read_text(names.CHAR_LINKS) or "").split()
-        text = "".join(f"{link}\n" for link in sorted({*known, *made}))
+        text = "".join(f"{link}\n" for link in sorted({*known, *missing}))
         host.write_atomic(names.CHAR_LINKS, text.encode(), durable=False)
-    return len(made)
+    for link, target in missing.items():
+        host.symlink(link, target, durable=False)
+    return len(missing)
 
 
 def wanted_links(host: Host) -> dict[str, str]:
