@@ -77,6 +77,11 @@ class FakeApi:
                 if watched == plural:
                     queue.put_nowait((kind, obj))
 
+    @property
+    def behind(self) -> bool:
+        """Return whether watchers do not know everything yet."""
+        return bool(self._undelivered)
+
     def land(self, count: int | None = None) -> None:
         """Writes that were late come true now."""
         for write in self.late[:count]:
@@ -240,6 +245,17 @@ class FakeClient:
         if subresource == "status":
             return await self.api.write(lambda: self.api.patch_status(key, patch))
         return await self.api.write(lambda: self.api.patch(kind.RESOURCE.plural, key, patch))
+
+    async def delete(self, kind: Any, name: str, namespace: str, uid: str) -> None:
+        def remove() -> None:
+            known = self.api.objects[kind.RESOURCE.plural].get(f"{namespace}/{name}")
+            if known is None:
+                raise NotFound("gone")
+            if known["metadata"]["uid"] != uid:
+                raise Conflict("another uid")
+            self.api.remove(kind.RESOURCE.plural, f"{namespace}/{name}")
+
+        await self.api.write(remove)
 
     async def create(self, obj: Any, **_: Any) -> Any:
         assert isinstance(obj, Event)

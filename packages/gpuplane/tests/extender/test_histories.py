@@ -172,6 +172,12 @@ class History:
         held = sum(core for assignment in team for core, _ in assignment.held().values())
         assert held <= 300, "the team's quota"
 
+    async def quiet(self) -> None:
+        """Deliver all there is, and what follows from it."""
+        while self.api.behind:
+            self.api.deliver()
+            await settle()
+
     async def end_well(self) -> None:
         """The bad days are over: everybody who fits is placed, and the extender knows what is so and nothing else."""
         self.api.faults.clear()
@@ -180,8 +186,7 @@ class History:
         self.api.land()
         self.api.deliver()
         await self.clock.advance(200)
-        self.api.deliver()
-        await settle()
+        await self.quiet()
         for _ in range(3):
             for pod in self.pending():
                 await self.schedule(pod)
@@ -196,6 +201,7 @@ class History:
         ]
         assert not promised, "a promise that nobody keeps"
         await self.clock.advance(100)
+        await self.quiet()
         self.leader.reservations.expire()
         assert len(self.leader.reservations) == 0
         truth, ledger = self.truth(), self.leader.cluster.ledger

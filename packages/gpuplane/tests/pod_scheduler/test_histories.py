@@ -1,7 +1,7 @@
 """Random histories of the scheduler and the extender at once, with faults at every call and crashes at every step.
 
-Every second pod is the scheduler's, the others are kube-scheduler's, which asks the extender. Nothing is allocated
-twice, nothing leaks, and in the end no pod waits that fits.
+Every second pod is the scheduler's and may preempt others of lower priority. The others are kube-scheduler's, which
+asks the extender. Nothing is allocated twice, nothing leaks, and in the end no pod waits that fits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SchedulerHistory(History):
 
     def created(self, pod: dict[str, Any]) -> dict[str, Any]:
         if self.count % 2:
-            pod["spec"]["schedulerName"] = "gpuplane"
+            pod["spec"] |= {"schedulerName": "gpuplane", "priority": self.count % 3 * 10}
         return pod
 
     def pending(self) -> list[dict[str, Any]]:
@@ -96,6 +96,8 @@ class SchedulerHistory(History):
             if pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
         }
         assert {info.key: info.node_name for info in pods.model.cache.pods.values()} == bound
+        nominated = {uid for pods in self.leader.filtering.nominations.by_node().values() for uid in pods}
+        assert nominated <= {pod["metadata"]["uid"] for pod in self.waiting()}
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])

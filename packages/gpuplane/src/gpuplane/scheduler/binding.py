@@ -136,7 +136,7 @@ class Binder:
             return reservation
         if why := self._cluster.unusable(node):
             raise Retryable(why, where=node)
-        if why := filtering.check(pod)(node).reason:
+        if why := filtering.check(pod)(node).reason or filtering.refused_by_nominated(pod, node):
             raise Retryable(why, where=pod.shown)
         self._reservations.retry(pod.metadata.uid)
         answers = filtering.answers(pod.request)

@@ -19,6 +19,7 @@ import msgspec
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.feasibility import FITS, Answers, FeasibilityCache
+from gpuplane.scheduler.nominations import Nominations
 from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck
 from gpuplane.scheduler.reservation import ReservationState
@@ -66,6 +67,7 @@ class Filtering:
         self._policies = policies
         self._quotas = quotas
         self._waiting = waiting
+        self.nominations = Nominations(policies)
         self._asked: OrderedDict[str, CachedPod] = OrderedDict()
 
     def asked(self, uid: str) -> CachedPod | None:
@@ -150,12 +152,16 @@ class Filtering:
         check, answers, not_ready = self.check(pod), self.answers(pod.request), self._cluster.not_ready
         answers.prepare(names)
         known, kept = answers.known, found.kept
+        nominations = self.nominations
         for name in names:
             # NB: thousands of turns in every filter, most of them for a node that fits. A lookup in a set of all nodes
             # misses the processor's cache, so this asks a small set. A node that fits is in the ledger, so it is known.
             lacking = known.get(name) or answers.lacking(name)
             if lacking is FITS and name not in not_ready and (check.unlimited or not check(name).reason):
-                kept.append(name)
+                if nominations and (why := self.refused_by_nominated(pod, name)):
+                    found.failed[name] = why
+                else:
+                    kept.append(name)
             elif why := self._cluster.unusable(name):
                 found.unresolvable[name] = why
             elif (verdict := check(name)).reason:
@@ -163,6 +169,20 @@ class Filtering:
             else:
                 (found.unresolvable if lacking.hopeless else found.failed)[name] = lacking.reason
         return found
+
+    def refused_by_nominated(self, pod: CachedPod, node: str) -> str:
+        """Return why the pod gets no GPUs of a node that has nominated pods; empty where it does."""
+        state = self.feasibility.hosting(node, pod.request)
+        return self.nominations.refuses(pod, state) if state is not None and node in self.nominations else ""
+
+    def allows(self, pod: CachedPod, node: str) -> bool:
+        """Return whether the pod gets GPUs of the node now, beside nominated pods. Raises Retryable as `check`."""
+        if self._cluster.unusable(node) or self.check(pod)(node).reason:
+            return False
+        if self.answers(pod.request).lacking(node) is not FITS:
+            return False
+        state = self.feasibility.hosting(node, pod.request)
+        return state is not None and self.nominations.fits(pod, state)
 
     def _prefer(self, pod: CachedPod, node: str) -> None:
         placed = self.answers(pod.request).place(node)

@@ -114,8 +114,9 @@ class Leader:
                 group.create_task(self.cluster.run())
                 group.create_task(self.quotas.run())
                 if self.pods is not None:
-                    group.create_task(self.pods.namespaces.run())
-                    await self.pods.namespaces.synced()
+                    for informer in (self.pods.namespaces, self.pods.budgets):
+                        group.create_task(informer.run())
+                    await asyncio.gather(self.pods.namespaces.synced(), self.pods.budgets.synced())
                 await self.cluster.synced()
                 await self.quotas.synced()
                 for pod in self.cluster.by_uid.values():

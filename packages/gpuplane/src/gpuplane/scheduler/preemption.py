@@ -74,13 +74,13 @@ class Preemption:
         return {node: [uid for _, uid in sorted(pods)] for node, pods in found.items()}
 
     def _fits(self, pod: CachedPod, node: str, without: Sequence[str]) -> bool:
-        with self._away(without):
+        with self.away(without):
             if self._filtering.check(pod)(node).reason:
                 return False
             return isinstance(self._filtering.answers(pod.request).place(node), Placement)
 
     @contextlib.contextmanager
-    def _away(self, uids: Sequence[str]) -> Iterator[None]:
+    def away(self, uids: Sequence[str]) -> Iterator[None]:
         """Free what these pods hold for as long as the context lasts; reservations stay."""
         ledger, usage = self._cluster.ledger, self._cluster.usage
         pods = [pod for uid in uids if (pod := self._cluster.by_uid.get(uid)) is not None and pod.spec.node_name]

@@ -8,7 +8,7 @@ Invariants (tests compare with a cache built from scratch):
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
@@ -78,6 +78,7 @@ class SchedulerCache:
         self.nodes: dict[str, ClusterNode] = {}
         self.pods: dict[str, PodInfo] = {}
         self.node_count = 0  # of those that exist
+        self.priorities: Counter[int] = Counter()  # of placed pods
         self.revision = 0  # grows with each change that a decision may depend on
         self.namespaces: dict[str, dict[str, str]] = {}
         # Terms that placed pods carry, with the nodes of the carriers.
@@ -149,6 +150,9 @@ class SchedulerCache:
         else:
             node.pods.pop(pod.key, None)
         node.count(pod, sign)
+        self.priorities[pod.priority] += sign
+        if not self.priorities[pod.priority]:
+            del self.priorities[pod.priority]
         for term in pod.affinity.anti_required:
             self._count_carrier(self.anti_terms, term, pod.node_name, sign)
         for scored in scored_terms(pod, self._hard_affinity_weight):
@@ -171,12 +175,15 @@ class SchedulerCache:
         self.revision += 1
         self._state(node_name).nominated[pod.key] = pod
 
-    def withdraw(self, key: str, node_name: str) -> None:
+    def withdraw(self, key: str, node_name: str) -> PodInfo | None:
+        """Keep room for the pod no longer; answers what was known of it."""
         node = self.nodes.get(node_name)
-        if node is not None:
-            self.revision += 1
-            node.nominated.pop(key, None)
-            self._drop_if_empty(node)
+        if node is None:
+            return None
+        self.revision += 1
+        pod = node.nominated.pop(key, None)
+        self._drop_if_empty(node)
+        return pod
 
     # -- counts --------------------------------------------------------------------------------------------------
     def set_namespace(self, name: str, labels: dict[str, str] | None) -> None:

@@ -7,7 +7,7 @@ before when the functions return. Rules and order of preference as in kube-sched
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -56,19 +56,32 @@ def plan(
     found: Found,
     budgets: Sequence[Budget] = (),
     ignored: frozenset[str] = frozenset(),
+    *,
+    dry_run: Callable[[ClusterNode], Candidate | Failure] | None = None,
+    most: int = 0,
 ) -> PreemptionPlan:
-    """Dry-runs preemption on the nodes where taking pods off could help."""
+    """Dry-runs preemption on the nodes where taking pods off could help.
+
+    Args:
+        dry_run: the victims on a node, or why none help; by default those that the filters need.
+        most: nodes with victims to find; 0 for kube-scheduler's number.
+    """
     if not pod.may_preempt:
         return PreemptionPlan(message=NEVER)
     if pod.nominated and _still_leaving(pod, cache):
         return PreemptionPlan(message=WAITING)
     candidates: list[Candidate] = []
     verdicts: dict[str, Failure] = dict.fromkeys(found.failures, NOT_HELPFUL)
-    wanted = max(_MIN_CANDIDATES, found.total // 10)
+    victims = any(priority < pod.priority for priority in cache.priorities)
+    wanted = most or max(_MIN_CANDIDATES, found.total // 10)
     for name, failure in found.failures.items():
         if not failure.resolvable:
             continue
-        outcome = _dry_run(pod, cache, cache.nodes[name], budgets, ignored)
+        if not victims:
+            verdicts[name] = NO_VICTIMS
+            continue
+        node = cache.nodes[name]
+        outcome = dry_run(node) if dry_run is not None else _dry_run(pod, cache, node, budgets, ignored)
         if isinstance(outcome, Candidate):
             candidates.append(outcome)
             if len(candidates) >= wanted:
@@ -93,10 +106,15 @@ def _importance(pod: PodInfo) -> tuple[int, str]:
     return (-pod.priority, pod.created)
 
 
+def least_important_last(pods: Iterable[PodInfo]) -> list[PodInfo]:
+    """Sort pods: higher priority first, then older."""
+    return sorted(pods, key=_importance)
+
+
 def _dry_run(
     pod: PodInfo, cache: SchedulerCache, node: ClusterNode, budgets: Sequence[Budget], ignored: frozenset[str]
 ) -> Candidate | Failure:
-    lower = sorted((p for p in node.pods.values() if p.priority < pod.priority), key=_importance)
+    lower = least_important_last(p for p in node.pods.values() if p.priority < pod.priority)
     if not lower:
         return NO_VICTIMS
     removed = dict.fromkeys(p.key for p in lower)
@@ -107,7 +125,7 @@ def _dry_run(
         failure = FilterCheck(pod, cache, ignored)(node)
         if failure is not None:
             return failure
-        violating, others = _split(lower, budgets)
+        violating, others = split(lower, budgets)
         victims = []
         violations = 0
         for group, protected in ((violating, True), (others, False)):
@@ -121,14 +139,14 @@ def _dry_run(
                 violations += protected
         if not victims:
             return NO_VICTIMS
-        return Candidate(node.name, tuple(sorted(victims, key=_importance)), violations)
+        return Candidate(node.name, tuple(least_important_last(victims)), violations)
     finally:
         for victim in lower:
             if victim.key in removed:
                 cache.place(victim)
 
 
-def _split(pods: Sequence[PodInfo], budgets: Sequence[Budget]) -> tuple[list[PodInfo], list[PodInfo]]:
+def split(pods: Sequence[PodInfo], budgets: Sequence[Budget]) -> tuple[list[PodInfo], list[PodInfo]]:
     """Pods whose going would break a budget, and the others; budgets are used up in the order of `pods`."""
     left = [budget.allowed for budget in budgets]
     violating: list[PodInfo] = []

@@ -96,17 +96,28 @@ class PodModel:
         """Keep room for the pod on the node."""
         self.withdraw(info.key)
         self._nominated[info.key] = node
+        if (pod := self.pod(info.key)) is not None:
+            self._filtering.nominations.put(pod, node)
         self.cache.nominate(msgspec.structs.replace(info, nominated=node), node)
 
     def withdraw(self, key: str) -> None:
         """Keep room for the pod no longer."""
         node = self._nominated.pop(key, None)
         if node is not None:
-            self.cache.withdraw(key, node)
+            info = self.cache.withdraw(key, node)
+            if info is not None:
+                self._filtering.nominations.remove(info.uid)
+            self.notify(ClusterEvent.GPU_FREED, node)
 
     def quotas_changed(self) -> None:
         self.changes += 1
         self.notify(ClusterEvent.QUOTA_CHANGED, "")
+
+    def try_all_again(self) -> None:
+        """Wake all pods that wait."""
+        self.changes += 1
+        if self.queue.notify(ClusterEvent.POD_CHANGED, "", self._clock.now()):
+            self._wake()
 
     def notify(self, event: ClusterEvent, node: str) -> None:
         """Wake the pods that wait for such a change of the node, and that it may help."""

@@ -7,7 +7,8 @@
 4. The pod is dropped from the queue when the Binding was accepted. It returns to the queue when its reservation ends
    without that: after a refusal at once, after a lost answer when the result is known.
 
-A pod that equals one that was refused since the last change is refused for the same reasons.
+A pod that equals one that was refused since the last change is refused for the same reasons. A refused pod of higher
+priority preempts others, see `preempt` and `evict`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import asyncio
 import logging
 import random
 import time
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 import msgspec
 
@@ -24,17 +26,23 @@ from gpuplane.scheduler.binding import Binder
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.decide import Decision, choose_node
+from gpuplane.scheduler.pods.evict import Evictor, read_budgets
 from gpuplane.scheduler.pods.metrics import TryCounts
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.pods.preempt import GPUPreemption
 from gpuplane.scheduler.pods.report import Reporter
 from gpuplane.scheduler.policies import Policies
+from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.reservation import Reservation, ReservationEvent, ReservationState
 from gpuplane.scheduler.reservations import Reservations
 from gpuplane.scheduler.transforms import CachedPod
 from kubekit.api.core import Namespace
-from kubekit.errors import KubekitError
+from kubekit.api.raw import RawBudget
+from kubekit.errors import KubekitError, Retryable
 from kubekit.kube import Client, Clock, EventRecorder, Informer
+from kubekit.scheduling.decide import fit_error
+from kubekit.scheduling.preemption import WAITING, choose
 from kubekit.scheduling.queue import ERROR, QueueEntry
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -58,6 +66,7 @@ class PodScheduler:
         policies: Policies,
     ) -> None:
         self.counts = TryCounts()
+        self._in_flight = 0
         self.namespaces: Informer[Namespace] = Informer(client, Namespace, clock=clock)
         self._clock = clock
         self._cluster = cluster
@@ -68,6 +77,9 @@ class PodScheduler:
         self._wake = asyncio.Event()
         self.model = PodModel(cluster, filtering, self.namespaces, clock, self._wake.set)
         self._reporter = Reporter(client, recorder, clock, self.model.pod)
+        self.budgets: Informer[RawBudget] = Informer(client, RawBudget, clock=clock)
+        self._preemption = GPUPreemption(self.model.cache, cluster, filtering, Preemption(cluster, filtering))
+        self._evictor = Evictor(client, clock, self.model, self._reporter)
         self._bindings: dict[str, QueueEntry] = {}  # by uid, until the reservation has ended
         self._slots = asyncio.Semaphore(BINDINGS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,7 +91,7 @@ class PodScheduler:
     @property
     def bindings_in_flight(self) -> int:
         """Return how many Bindings have no answer yet."""
-        return len(self._tasks)
+        return self._in_flight
 
     async def run(self) -> None:
         """Schedule until cancelled. Everything has to be known before."""
@@ -117,14 +129,24 @@ class PodScheduler:
     # -- one pod -----------------------------------------------------------------------------------------------------
 
     async def _try(self, entry: QueueEntry) -> None:
-        pod, queue = self.model.pod(entry.pod.key), self.model.queue
-        if pod is None or pod.metadata.uid != entry.pod.uid or not pod.ours or pod.metadata.deletion_timestamp:
-            queue.drop(entry.pod.key)
-            return
+        await self._slots.acquire()
+        binds = False
+        try:
+            # NB: nothing waits from here to the reservation. While this waited the pod may have gone.
+            pod = self.model.pod(entry.pod.key)
+            if pod is not None and entry.place == "trying":
+                binds = self._decide_and_reserve(entry, pod)
+        finally:
+            if not binds:
+                self._slots.release()
+
+    def _decide_and_reserve(self, entry: QueueEntry, pod: ScheduledPod) -> bool:
+        """Return whether a Binding is on its way."""
+        if pod.metadata.uid != entry.pod.uid or not pod.ours or pod.metadata.deletion_timestamp:
+            self.model.queue.done(entry)
+            return False
         if entry.attempts == 1:
             self._policies.seen(pod.request)
-        await self._slots.acquire()
-        # NB: nothing waits between the decision and the reservation.
         began = time.perf_counter()
         decision = self._decide(pod)
         self.counts.decided(time.perf_counter() - began)
@@ -134,15 +156,17 @@ class PodScheduler:
             except KubekitError as error:
                 decision = Decision(message=str(error), causes=frozenset({ERROR}))
         if not decision.node:
-            self._slots.release()
             self._report_failure(pod, decision)
-            queue.failed(entry, decision.causes, self._clock.now())
-            return
+            self.model.queue.failed(entry, decision.causes, self._clock.now())
+            return False
         assert pod.info is not None  # else there is no node
-        info = msgspec.structs.replace(pod.info, node_name=decision.node)
-        self.model.assume(info)
+        self.model.assume(msgspec.structs.replace(pod.info, node_name=decision.node))
         self._bindings[pod.metadata.uid] = entry
-        task = asyncio.create_task(self._bind(entry, pod, reservation), name=f"bind {pod.shown}")
+        self._start(self._bind(entry, pod, reservation), f"bind {pod.shown}")
+        return True
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -156,10 +180,33 @@ class PodScheduler:
         if decision is None:
             decision = choose_node(pod, model.cache, self._filtering, random.randrange(1 << 30))
             if not decision.node and ERROR not in decision.causes:
+                decision = self._make_room(pod, decision)
+                # Making room changes the cache, and so does the next change: then it is decided anew.
+                self._refused_at = model.cache.revision, self._cluster.ledger.revision, model.changes
                 self._refused[pod.kind] = decision
         return decision
 
+    def _make_room(self, pod: ScheduledPod, decision: Decision) -> Decision:
+        """Preempt pods of lower priority, if that gives the pod a node; return what to report."""
+        if decision.found is None or pod.info is None:
+            return decision
+        try:
+            planned = self._preemption.plan(pod, decision.found, read_budgets(self.budgets.items()))
+        except Retryable:
+            return decision
+        if planned.candidates:
+            chosen = choose(planned.candidates)
+            others = self._evictor.nominate(pod, chosen)
+            self._start(self._evictor.carry_out(pod, chosen, others), f"preempt for {pod.shown}")
+            return decision
+        if pod.info.nominated and planned.message != WAITING:
+            self.model.withdraw(pod.info.key)
+            self._start(self._evictor.end_nomination(pod.info), f"end nomination of {pod.shown}")
+        message = fit_error(decision.found, planned.message)
+        return msgspec.structs.replace(decision, message=message)
+
     async def _bind(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
+        self._in_flight += 1
         try:
             await self._binder.post(reservation)
         except KubekitError as error:
@@ -174,6 +221,7 @@ class PodScheduler:
             self._reporter.scheduled(pod, reservation.node)
             self._binder.report(reservation)
         finally:
+            self._in_flight -= 1
             self._slots.release()
 
     def _report_failure(self, pod: ScheduledPod, decision: Decision) -> None:

@@ -1,0 +1,109 @@
+"""Carries out a preemption: victims are marked and deleted, and the pod is nominated to the node.
+
+Invariants:
+
+- The nomination is kept in memory before the first victim is deleted, so that nobody gets the room in between.
+- A victim is deleted only under the uid that was decided about.
+- When something fails the nomination is withdrawn and the pod is tried again: it decides on what is there then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from gpuplane import names
+from gpuplane.scheduler.pods.model import PodModel
+from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.pods.report import Reporter
+from kubekit.api.core import ObjectReference, Pod
+from kubekit.api.raw import RawBudget
+from kubekit.errors import KubekitError
+from kubekit.kube import Client, Clock, Conflict, NotFound
+from kubekit.scheduling.podinfo import PodInfo
+from kubekit.scheduling.preemption import Budget, Candidate, outbid
+from kubekit.scheduling.selectors import compile_selector
+
+log = logging.getLogger("gpuplane.scheduler")
+MESSAGE: Final = f"{names.SCHEDULER_NAME}: preempting to accommodate a higher priority pod"
+
+
+class Evictor:
+    def __init__(self, client: Client, clock: Clock, model: PodModel, reporter: Reporter) -> None:
+        self.victims = 0
+        self._client = client
+        self._clock = clock
+        self._model = model
+        self._reporter = reporter
+
+    def nominate(self, pod: ScheduledPod, chosen: Candidate) -> list[PodInfo]:
+        """Keep the room for the pod; return the pods of lower priority whose nominations to the node end."""
+        assert pod.info is not None
+        others = outbid(self._model.cache.nodes[chosen.node], pod.info)
+        for other in others:
+            self._model.withdraw(other.key)
+        self._model.nominate(pod.info, chosen.node)
+        return others
+
+    async def carry_out(self, pod: ScheduledPod, chosen: Candidate, outbid_pods: Iterable[PodInfo]) -> None:
+        """Write the nominations and delete the victims."""
+        assert pod.info is not None
+        try:
+            await self._write_nomination(pod.info, chosen.node)
+            for other in outbid_pods:
+                await self._write_nomination(other, None)
+            for victim in chosen.victims:
+                await self._evict(victim, pod, chosen.node)
+        except KubekitError as error:
+            log.warning("preemption failed pod=%s node=%s: %s", pod.shown, chosen.node, error)
+            self._model.withdraw(pod.info.key)
+            self._model.try_all_again()
+
+    async def end_nomination(self, info: PodInfo) -> None:
+        """Write that the pod waits for no node any more."""
+        try:
+            await self._write_nomination(info, None)
+        except KubekitError as error:
+            log.info("nomination not removed pod=%s: %s", info.key, error)
+
+    async def _write_nomination(self, info: PodInfo, node: str | None) -> None:
+        patch = {"metadata": {"uid": info.uid}, "status": {"nominatedNodeName": node}}
+        try:
+            await self._client.patch(Pod, info.name, patch, info.namespace, "merge", "status")
+        except NotFound:
+            return
+
+    async def _evict(self, victim: PodInfo, pod: ScheduledPod, node: str) -> None:
+        if victim.terminating:
+            return
+        condition: dict[str, Any] = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": MESSAGE,
+            "lastTransitionTime": f"{self._clock.wall()[:19]}Z",
+        }
+        patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [condition]}}
+        try:
+            await self._client.patch(Pod, victim.name, patch, victim.namespace, "strategic", "status")
+            await self._client.delete(Pod, victim.name, victim.namespace, victim.uid)
+        except (NotFound, Conflict):
+            return  # it is gone, or another pod has its name
+        self.victims += 1
+        about = ObjectReference(
+            kind="Pod", api_version="v1", namespace=victim.namespace, name=victim.name, uid=victim.uid
+        )
+        self._reporter.preempted(about, pod.metadata.uid, node)
+
+
+def read_budgets(budgets: Iterable[RawBudget]) -> list[Budget]:
+    """Return the disruption budgets as preemption reads them."""
+    return [
+        Budget(
+            budget.metadata.namespace,
+            compile_selector(budget.spec.get("selector")),
+            budget.status.get("disruptionsAllowed") or 0,
+        )
+        for budget in budgets
+    ]
