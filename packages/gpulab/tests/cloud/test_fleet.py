@@ -54,6 +54,23 @@ def test_the_cheapest_type_is_launched_whatever_comes_first():
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "machine"),
+    [
+        ({"OnDemandOptions": {"AllocationStrategy": "prioritized"}}, "g4dn.12xlarge"),
+        ({"SpotOptions": {"AllocationStrategy": "capacity-optimized-prioritized"}}, "g4dn.12xlarge"),
+        ({"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}, "g4dn.xlarge"),
+    ],
+)
+def test_priorities_count_where_the_strategy_says_so(options, machine):
+    parameters = asked(("g4dn.xlarge", "subnet-a"), ("g4dn.12xlarge", "subnet-a"), ("g4dn.2xlarge", "subnet-a"))
+    for priority, override in zip(("1.0", "0.0"), parameters["LaunchTemplateConfigs"][0]["Overrides"], strict=False):
+        override["Priority"] = priority
+    choice = chosen(read_fleet(parameters | options))
+    assert choice.chosen is not None
+    assert choice.chosen.machine == machine
+
+
 def test_missing_capacity_is_named_for_each_offering_and_the_next_one_is_launched():
     faults = CloudFaults()
     faults.close(ClosedOffering("g4dn.xlarge", zone="us-east-1a"))

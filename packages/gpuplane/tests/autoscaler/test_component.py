@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuplane import names
+from gpuplane.autoscaler.catalogue import ON_DEMAND
 from gpuplane.autoscaler.metrics import autoscaler_metrics
 from gpuplane.autoscaler.providers.provider import CloudInstance
 from kubekit.kube.exposition import exposition
-from tests.support.autoscaler_world import CLAIMS, POOLS, PROVISIONERS, AutoscalerWorld
+from tests.support.autoscaler_world import CLAIMS, POOLS, PROVISIONERS, TYPES, AutoscalerWorld
 from tests.support.fake_cloud import CloudFault
 
 PLUGIN = {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 10}]}}}
@@ -123,6 +125,27 @@ async def test_a_pod_that_fits_the_node_on_its_way_buys_nothing_more(world: Auto
         assert process.writer.nominations.holds(claim["metadata"]["name"])
         await world.until(lambda: len(world.bound()) == 3)
     assert len(world.cloud.launched) == 1
+
+
+async def test_pods_without_gpus_launch_none_of_the_dear_types_unless_nothing_else_is_left() -> None:
+    plain, metal = (
+        msgspec.structs.replace(TYPES["g4dn.xlarge"], name=name, gpus=0, gpu=None, prices=((ON_DEMAND, price),))
+        for name, price in (("m5.xlarge", 0.192), ("m5.metal", 4.608))
+    )
+    world = AutoscalerWorld((plain, metal, TYPES["g4dn.xlarge"]))
+    await world.furnish()
+    names = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [*TYPES, plain.name, metal.name]}
+    await world.add_provisioner("any", requirements=[names])
+    world.joins = lambda instance: False
+    async with world.autoscaling():
+        await world.add_pods(1, gpus=0)
+        await world.until(lambda: world.cloud.launched)
+        assert {one.machine for one in world.cloud.requests[0].offerings} == {plain.name}
+        assert not world.cloud.requests[0].own_prices
+        world.cloud.closed = {(ON_DEMAND, plain.name, zone) for zone in ("zone-1", "zone-2")}
+        await world.add_pods(1, gpus=0, cpu="3900m")
+        await world.until(lambda: len(world.cloud.launched) == 2)
+        assert {one.machine for one in world.cloud.requests[-1].offerings} == {"g4dn.xlarge", metal.name}
 
 
 async def test_an_offering_without_capacity_is_left_for_the_next_one(world: AutoscalerWorld) -> None:

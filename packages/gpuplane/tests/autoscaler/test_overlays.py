@@ -234,6 +234,7 @@ async def test_nodes_are_bought_by_the_prices_and_the_resources_of_overlays() ->
         await world.add_pods(1)
         await world.until(world.bound)
     assert [one.machine for one in world.cloud.launched] == [LARGE]
+    assert [request.own_prices for request in world.cloud.requests] == [True]
     [claim] = world.claims()
     assert claim["status"]["allocatable"][FUSE] == "1"
     assert world.events("AllocatableDiffers") == []

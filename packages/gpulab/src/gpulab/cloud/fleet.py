@@ -1,7 +1,8 @@
 """CreateFleet of type instant: which of a request's offerings is launched, and the answer. Pure.
 
 moto's own takes the first override, whatever is asked for, applies no security groups, and knows neither missing
-capacity nor client tokens. Here a spot or on-demand instance of the least price is launched, of those that can be had.
+capacity nor client tokens. Here a spot or on-demand instance of the least price is launched, of those that can be had;
+with a strategy that names priorities that of the first priority.
 
 Source: the API reference of EC2, CreateFleet.
 """
@@ -32,13 +33,14 @@ class FleetOverride(msgspec.Struct, frozen=True):
 
 
 class FleetRequest(msgspec.Struct, frozen=True):
-    """A request. `tags` are those of the instances."""
+    """A request. `tags` are those of the instances. `prioritized`: the priorities of overrides count, not prices."""
 
     overrides: tuple[FleetOverride, ...]
     capacity_type: str
     count: int
     tags: tuple[tuple[str, str], ...]
     token: str
+    prioritized: bool = False
 
 
 class FleetChoice(msgspec.Struct, frozen=True):
@@ -76,6 +78,10 @@ def read_fleet(parameters: Mapping[str, Any]) -> FleetRequest:
         count=count,
         tags=tuple(sorted(tags.items())),
         token=parameters.get("ClientToken", ""),
+        prioritized=any(
+            str((parameters.get(name) or {}).get("AllocationStrategy", "")).endswith("prioritized")
+            for name in ("SpotOptions", "OnDemandOptions")
+        ),
     )
 
 
@@ -108,8 +114,16 @@ def choose(
             message = f"There is no {request.capacity_type} capacity for {override.machine} in {zone}"
             errors.append(_error(request, override, _NO_CAPACITY, message))
         else:
-            found.append((dollars, override))
+            found.append((_priority(override) if request.prioritized else dollars, override))
     return FleetChoice(min(found, key=lambda one: one[0])[1] if found else None, tuple(errors))
+
+
+def _priority(override: FleetOverride) -> float:
+    """Return the priority, a low number for a high one. Raises CloudRefusal for one that is no number."""
+    try:
+        return float(override.fields.get("Priority") or "inf")
+    except ValueError:
+        raise CloudRefusal("InvalidParameterValue", "Priority is not a number") from None
 
 
 def _error(request: FleetRequest, override: FleetOverride, code: str, message: str) -> dict[str, Any]:

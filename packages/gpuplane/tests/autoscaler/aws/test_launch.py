@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from gpuplane.autoscaler.providers.aws import fleet
+from gpuplane.autoscaler.providers.aws.lookup import FoundSubnet
 from gpuplane.autoscaler.providers.aws.provider import AwsProvider
 from gpuplane.autoscaler.providers.provider import NoCapacity
 from kubekit.errors import Retryable, Terminal
@@ -57,6 +59,26 @@ async def test_instances_of_unknown_ids_are_gone(provider: AwsProvider) -> None:
     assert await provider.instance(unknown) is None
     await provider.terminate(unknown)
     assert await provider.instance("kind://docker/a/b") is None
+
+
+@pytest.mark.parametrize(
+    ("capacity_type", "own_prices", "strategy"),
+    [
+        ("on-demand", False, "lowest-price"),
+        ("on-demand", True, "prioritized"),
+        (SPOT, False, "price-capacity-optimized"),
+        (SPOT, True, "capacity-optimized-prioritized"),
+    ],
+)
+def test_prices_of_the_users_own_are_priorities(capacity_type: str, own_prices: bool, strategy: str) -> None:
+    subnet = FoundSubnet("subnet-1", ZONES[0], 9)
+    dear, cheap = (offering(name, price, capacity_type=capacity_type) for name, price in (("a", 2.0), ("b", 1.0)))
+    chosen = fleet.choices((dear, cheap), [subnet], {})
+    asked = fleet.fleet_request(chosen, "template", "1", token="t", tags={}, own_prices=own_prices)
+    options = asked["SpotOptions" if capacity_type == SPOT else "OnDemandOptions"]
+    assert options == {"AllocationStrategy": strategy}
+    overrides = asked["LaunchTemplateConfigs"][0]["Overrides"]
+    assert [(one["InstanceType"], one["Priority"]) for one in overrides] == [("b", 0.0), ("a", 1.0)]
 
 
 async def test_the_cheapest_comes_first_and_spot_only_where_it_is_cheaper(

@@ -119,7 +119,7 @@ class LifecycleController:
                 self._recorder.event(claim, "Warning", "NoCompatibleInstanceTypes", what)
                 await self._set(claim, {}, LAUNCHED, "Unknown", "NoCompatibleInstanceTypes", what)
                 return min(left, _AGAIN_SECONDS)
-            allowed = launch.open_options(options, self._closed.now())
+            allowed = launch.ordinary_options(claim, launch.open_options(options, self._closed.now()))
             if not allowed:
                 raise NoCapacity("the cloud refused every offering of the claim lately")
             request = launch.launch_request(claim, allowed, machines, pool.kubelet)

@@ -6,7 +6,7 @@ The token of a launch is the claim's uid, so a launch that is repeated, by whate
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,12 +21,23 @@ from gpuplane.autoscaler.providers.provider import CloudInstance, LaunchRequest,
 from gpuplane.autoscaler.quantities import as_quantities
 from gpuplane.autoscaler.snapshot import ClosedOffering
 
+_METAL: Final = ".metal"
 UNREGISTERED: tuple[str, str, str] = (UNREGISTERED_TAINT, "", "NoExecute")
 
 
 def open_options(options: Sequence[NodeOption], closed: Collection[ClosedOffering]) -> list[NodeOption]:
     """Return the options that the cloud has at this moment."""
     return [one for one in options if (one.capacity_type, one.machine.name, one.zone) not in closed]
+
+
+def ordinary_options(claim: NodeClaim, options: Sequence[NodeOption]) -> Sequence[NodeOption]:
+    """Return the options without GPUs and without bare metal, if there are such.
+
+    For spot EC2 takes an offering that is cheap and deep, which may be one of those that the pods do not need.
+    """
+    if any(one.min_values for one in claim.spec.requirements):
+        return options
+    return [one for one in options if not one.machine.gpus and _METAL not in one.machine.name] or options
 
 
 def launch_request(
@@ -47,6 +58,7 @@ def launch_request(
         labels={**claim.metadata.labels},
         taints=(*((taint.key, taint.value, taint.effect) for taint in taints), UNREGISTERED),
         kubelet=msgspec.to_builtins(kubelet),
+        own_prices=any(one.price != dict(one.machine.prices).get(one.capacity_type) for one in options),
     )
 
 

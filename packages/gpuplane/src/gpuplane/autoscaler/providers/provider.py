@@ -76,7 +76,8 @@ class LaunchRequest(msgspec.Struct, frozen=True):
 
     `token` makes a repeated launch harmless: the uid of the claim. `offerings` are those that hold the claim's pods,
     the cheapest first; the provider launches the first that the cloud has. `labels` and `taints` are those that the
-    node registers with (a taint as key, value, effect).
+    node registers with (a taint as key, value, effect). With `own_prices` some offerings have other prices than the
+    cloud's, so the order counts and not what the cloud would find cheapest.
     """
 
     claim: str
@@ -87,6 +88,7 @@ class LaunchRequest(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     taints: tuple[tuple[str, str, str], ...] = ()
     kubelet: dict[str, Any] = {}
+    own_prices: bool = False
 
 
 class CloudInstance(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """CreateFleet for one instance: the request, and the meaning of its answer. Pure.
 
 A fleet of type instant has all offerings of one capacity type as overrides, and EC2 takes the first that it has: the
-cheapest for on-demand, and for spot the best of price and depth. Spot and on-demand are two fleets, one after the
+cheapest for on-demand, and for spot the best of price and depth. By prices of the user's own it takes the first in the
+order of overrides, for spot as far as there is depth. Spot and on-demand are two fleets, one after the
 other, each with a client token of its own.
 The tokens are numbered: a launch that is repeated with other offerings has the first token again, and EC2 refuses it.
 
@@ -84,8 +85,9 @@ def fleet_request(
     token: str,
     tags: Mapping[str, str],
     context: str = "",
+    own_prices: bool = False,
 ) -> dict[str, Any]:
-    """Return the parameters of CreateFleet. `chosen` are of one capacity type, at least one."""
+    """Return the parameters of CreateFleet. `chosen` are of one capacity type, at least one, the cheapest first."""
     capacity_type = chosen[0].offering.capacity_type
     overrides = []
     for priority, choice in enumerate(chosen):
@@ -111,9 +113,10 @@ def fleet_request(
         ],
     }
     if capacity_type == SPOT:
-        request["SpotOptions"] = {"AllocationStrategy": "price-capacity-optimized"}
+        strategy = "capacity-optimized-prioritized" if own_prices else "price-capacity-optimized"
+        request["SpotOptions"] = {"AllocationStrategy": strategy}
     else:
-        request["OnDemandOptions"] = {"AllocationStrategy": "lowest-price"}
+        request["OnDemandOptions"] = {"AllocationStrategy": "prioritized" if own_prices else "lowest-price"}
     return request | ({"Context": context} if context else {})
 
 

@@ -131,6 +131,7 @@ class InstanceLauncher:
             token=token,
             tags=launch_tags(request, self._settings.cluster, found.declared.tags, found.version),
             context=found.declared.context,
+            own_prices=request.own_prices,
         )
         try:
             return await self._calls.call("ec2", "create_fleet", **parameters)
