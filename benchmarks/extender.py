@@ -200,7 +200,7 @@ def serve(pipe: Connection, nodes: int, pods: int, policy: str) -> None:
         client: Any = PlayedClient(nodes, pods)
         clock = SystemClock()
         leader = Leader(client, EventRecorder(client, "bench"), Chosen(policy), clock, time.time_ns)
-        face = Extender(Forwarder(None), lambda: "")
+        face = Extender(Forwarder(), lambda: "")
         began = time.process_time()
         ready = asyncio.Event()
 

@@ -45,6 +45,7 @@ from gpuplane.operator.rights import granted, sentences
 from gpuplane.operator.stages import OPERANDS, operand_of
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.metrics import Metrics as SchedulerMetrics
+from gpuplane.scheduler.metrics import quota_families
 from gpuplane.scheduler.policies import Chosen
 from kubekit.api.core import Node, NodeStatus
 from kubekit.api.meta import ObjectMeta
@@ -212,8 +213,8 @@ def rights() -> str:
         HEAD,
         "What a token of each component is good for at most, in the hands of a thief: for each rule of RBAC that its"
         " account was granted, after the limits of the admission policies. The API server refuses a token once its pod"
-        " is gone. A rule without a sentence here fails a test. No account may read Secrets, except that of the"
-        " webhook its own.\n",
+        " is gone. A rule without a sentence here fails a test. No account may read Secrets, except those of"
+        " the webhook and the extender their own.\n",
         "The admission policies need Kubernetes 1.30 or newer. A user who may create pods in the namespace"
         f" `{names.OPERATOR_NAMESPACE}` has every token below, and is root on the nodes.\n",
     ]
@@ -683,8 +684,9 @@ def metrics() -> str:
             ("metric", "type", "labels", "meaning"), _exposed(admission_metrics(0.0, 0, {("validate", "refused"): 0}))
         ),
         "## Scheduler\n",
-        "`http://<pod of deployment/gpuplane-scheduler>:3456/metrics`, where the extender is installed; all but the"
-        " first three only on the replica that answers.\n",
+        "`https://<pod of deployment/gpuplane-scheduler>:3456/metrics`, where the extender is installed; all but the"
+        " first three only on the replica that answers, and `gpuplane_scheduler_quota_used_gpus`, which names tenants,"
+        " only for callers with a certificate of the extender's authority.\n",
         table(("metric", "type", "labels", "meaning"), _exposed(_scheduler_metrics())),
         "## Embedded API server\n",
         "`kubectl get --raw /metrics` on an embedded cluster.\n",
@@ -725,7 +727,8 @@ def _scheduler_metrics() -> Iterator[MetricFamily]:
     leader.cluster.usage.add("POD", "NAMESPACE", "NODE", 100, "POD")
     counted = SchedulerMetrics()
     counted.answered("filter", HTTPStatus.OK, 0.0)
-    return counted.families(leader)
+    yield from counted.families(leader)
+    yield from quota_families(leader)
 
 
 def _exposed(families: Iterable[MetricFamily]) -> list[tuple[str, str, str, str]]:

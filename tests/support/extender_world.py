@@ -234,7 +234,7 @@ async def extender(client: Client, chosen: Chosen | None = None, scheduler_name:
     clock = SystemClock()
     recorder = EventRecorder(client, "gpuplane-scheduler", clock=clock)
     leader = Leader(client, recorder, chosen or Chosen(), clock, time.time_ns, scheduler_name)
-    face = Extender(Forwarder(None), lambda: "")
+    face = Extender(Forwarder(), lambda: "")
     ready = asyncio.Event()
 
     def lead() -> None:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import random
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -25,7 +26,7 @@ from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.install import apply
 from gpuplane.operator.installation import installation
 from gpuplane.sharing import Ledger, gpus_of, of_pod, violations
-from kubekit.api.core import LeaseObject, Node, Pod
+from kubekit.api.core import LeaseObject, Node, Pod, Secret
 from kubekit.errors import KubekitError
 from kubekit.kube import AlreadyExists, Client, Informer
 from tests.support.extender_world import gpu_pod, http
@@ -46,20 +47,23 @@ def free_port() -> int:
 
 # -- the cluster ---------------------------------------------------------------------------------------------------
 @contextlib.asynccontextmanager
-async def extending(client: Client, kubeconfig: Path, port: int, *, pod_scheduler: bool = False) -> AsyncIterator[int]:
+async def extending(
+    client: Client, kubeconfig: Path, port: int, *, pod_scheduler: bool = False, https: bool = False
+) -> AsyncIterator[int]:
     """The extender's pid, running as a process with the account and the rights that the installation gives it.
 
-    `pod_scheduler`: it also schedules the pods that name it.
+    `pod_scheduler`: it also schedules the pods that name it. `https`: it answers callers with its certificate only.
     """
     for manifest in installation(pod_scheduler=pod_scheduler):
         if manifest["kind"] not in ("Deployment", "PodDisruptionBudget", "ClusterPolicy"):
             await apply(client, manifest)
     config = await _account_config(client, kubeconfig)
     flags = [f"--scheduler-name={names.SCHEDULER_NAME}"] if pod_scheduler else []
+    flags += [] if https else ["--plain-http"]
     command = [sys.executable, "-m", "gpuplane", "run", "scheduler", "--port", str(port), "--kubeconfig", str(config)]
     process = await asyncio.create_subprocess_exec(*command, *flags)
     try:
-        await _ready(port)
+        await _ready(port, https)
         yield process.pid
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -67,13 +71,26 @@ async def extending(client: Client, kubeconfig: Path, port: int, *, pod_schedule
         await process.wait()
 
 
-async def _ready(port: int) -> None:
+async def _ready(port: int, https: bool) -> None:
+    tls: ssl.SSLContext | None = None
+    if https:  # as a probe: without a look at the certificate
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError):
-                if (await http(port, "GET", "/readyz")).status == 200:
+                if (await http(port, "GET", "/readyz", tls=tls)).status == 200:
                     return
             await asyncio.sleep(0.1)
+
+
+async def write_certificates(client: Client, folder: Path) -> Path:
+    """Write the files that kube-scheduler calls the extender with, as an administrator does; returns their folder."""
+    secret = await client.get(Secret, names.EXTENDER_CLIENT_SECRET, names.OPERATOR_NAMESPACE)
+    folder.mkdir(exist_ok=True)
+    for name, content in secret.data.items():
+        (folder / name).write_bytes(content)
+    return folder
 
 
 async def _account_config(client: Client, admins: Path) -> Path:

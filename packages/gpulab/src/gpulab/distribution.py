@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from gpuplane import names
 from tinykube.distribution import Distribution
 
 
@@ -27,4 +28,5 @@ GPUPLANE: Final = Distribution(
     home_variable="GPUPLANE_HOME",
     check_machine=_check_machine,
     scheduler_config=_scheduler_config,
+    scheduler_mounts={names.EXTENDER_CLIENT_DIRECTORY: (names.OPERATOR_NAMESPACE, names.EXTENDER_CLIENT_SECRET)},
 )

@@ -31,6 +31,9 @@ ALPHA_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # o
 # On a pod: the author's values of what admission rewrote, as JSON.
 TRANSLATED_ANNOTATION: Final = "gpuplane.dev/translated-from"
 
+# -- monitoring ----------------------------------------------------------------------------------------------------
+METRICS_LABEL: Final = "gpuplane.dev/metrics"  # "true" on a namespace whose pods may scrape gpuplane's metrics
+
 # -- admission -----------------------------------------------------------------------------------------------------
 ADMISSION_NAME: Final = "gpuplane-admission"  # its Service, Deployment, account and webhook configurations
 ADMISSION_SECRET: Final = "gpuplane-admission-tls"  # Secret with its certificate, key and authorities
@@ -38,6 +41,9 @@ ADMISSION_SECRET: Final = "gpuplane-admission-tls"  # Secret with its certificat
 # -- the extender --------------------------------------------------------------------------------------------------
 EXTENDER_NAME: Final = "gpuplane-scheduler"  # its Service, Deployment, account and lease
 SCHEDULER_NAME: Final = "gpuplane"  # spec.schedulerName of the pods that the same process schedules, if asked to
+EXTENDER_SECRET: Final = "gpuplane-scheduler-tls"  # Secret with its certificate, and the authorities with their keys
+EXTENDER_CLIENT_SECRET: Final = "gpuplane-scheduler-client"  # Secret with kube-scheduler's certificate to call it with
+EXTENDER_CLIENT_DIRECTORY: Final = "/etc/gpuplane/extender"  # where kube-scheduler has the files of that Secret
 SECOND_SCHEDULER_NAME: Final = "gpuplane-kube-scheduler"  # the Deployment of a second kube-scheduler that asks it
 EXTENDER_NOT_ASKED: Final = "ExtenderNotAsked"  # reason of the event of a share that was bound without asking it
 

@@ -1,116 +1,31 @@
-"""Certificates: made, agreed on, renewed in time, whatever clocks, replicas and people do."""
+"""Certificates of the webhook: agreed on, announced, renewed in time, whatever clocks, replicas and people do."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import datetime
-import ssl
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.admission import certificates
-from gpuplane.admission.certificates import LIFETIME, WebhookCertificates, make, read, trusts, why_renew
-from gpuplane.admission.keeper import LOOK_SECONDS, SPREAD_SECONDS, Keeper
-from gpuplane.admission.server import ServedCertificate
+from gpuplane.admission.trust import announce
 from gpuplane.operator.installation import installation, resource_of
 from kubekit.api.core import Secret
 from kubekit.kube import NotFound
+from kubekit.kube.certificate_keeper import LOOK_SECONDS, SPREAD_SECONDS, CertificateKeeper
+from kubekit.kube.server_certificates import LIFETIME, CertificatePlan, ServerCertificates, make, read, trusts
+from kubekit.server_tls import ServerTls
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
-HOSTS = ("a.b.svc", "localhost")
+PLAN = CertificatePlan("test", ("a.b.svc", "localhost"))
 NAMESPACE = names.OPERATOR_NAMESPACE
 
 
 def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.close()
-
-
-# -- judging -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_new_certificate_is_good_until_a_third_of_its_life_is_left():
-    made = make(HOSTS, NOW)
-    assert why_renew(made, HOSTS, NOW) == ""
-    assert why_renew(made, HOSTS, NOW + LIFETIME * 0.66) == ""
-    assert why_renew(made, HOSTS, NOW + LIFETIME * 0.67) == "it ends soon"
-    assert why_renew(made, HOSTS, NOW + LIFETIME) == "it has ended"
-
-
-def test_a_clock_that_is_behind_does_not_renew():
-    """Two replicas with other clocks would replace each other's for ever."""
-    assert why_renew(make(HOSTS, NOW), HOSTS, NOW - 400 * DAY) == ""
-
-
-def test_one_made_by_a_clock_ahead_is_valid_today():
-    made = make(HOSTS, NOW + 4000 * DAY)
-    (authority,) = certificates.authorities(made.authorities)
-    assert authority.not_valid_before_utc < NOW - 300 * DAY and why_renew(made, HOSTS, NOW) == ""
-
-
-def test_what_does_not_fit_together_is_renewed():
-    one, other = make(HOSTS, NOW), make(HOSTS, NOW)
-    for broken, why in (
-        (WebhookCertificates(one.authorities, one.certificate, other.key), "the key is another certificate's"),
-        (WebhookCertificates(other.authorities, one.certificate, one.key), "cannot be used"),
-        (WebhookCertificates(b"", one.certificate, one.key), "cannot be used"),
-        (WebhookCertificates(one.authorities, one.certificate, b""), "cannot be used"),
-        (WebhookCertificates(one.authorities, one.authorities, one.key), "another certificate's"),
-        (read({}), "there is none yet"),
-    ):
-        assert why in why_renew(broken, HOSTS, NOW)
-    assert "it is not for other.svc" in why_renew(one, (*HOSTS, "other.svc"), NOW)
-
-
-@given(st.binary(max_size=200), st.binary(max_size=200), st.binary(min_size=1, max_size=200))
-def test_whatever_stands_in_the_secret_is_judged(authorities, key, certificate):
-    assert why_renew(WebhookCertificates(authorities, certificate, key), HOSTS, NOW)
-    assert certificates.authorities(authorities) == []
-
-
-def test_the_bundle_keeps_what_is_valid_and_never_grows_for_ever():
-    bundle, when = b"", NOW
-    for _ in range(20):
-        made = make(HOSTS, when, bundle)
-        bundle = made.authorities
-        when += DAY
-    assert len(certificates.authorities(bundle)) == 4
-    assert len(certificates.authorities(make(HOSTS, when + LIFETIME, bundle).authorities)) == 1
-
-
-async def test_a_client_that_trusts_the_bundle_trusts_the_server_before_and_after():
-    old = make(("localhost",), datetime.datetime.now(datetime.UTC))
-    new = make(("localhost",), datetime.datetime.now(datetime.UTC), old.authorities)
-    assert trusts(new.authorities, old.authorities) and not trusts(old.authorities, new.authorities)
-    shown = ServedCertificate()
-    server = await asyncio.start_server(closed, "127.0.0.1", 0, ssl=shown.context)
-    port = server.sockets[0].getsockname()[1]
-    for seen, bundle, good in (
-        (old, new, True), (new, new, True), (old, old, True), (new, old, False), (None, new, False)
-    ):  # fmt: skip
-        if seen is not None:
-            shown.take(seen)
-        else:
-            shown = ServedCertificate()
-            server.close()
-            server = await asyncio.start_server(
-                lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=shown.context
-            )
-            port = server.sockets[0].getsockname()[1]
-        context = ssl.create_default_context(cadata=bundle.authorities.decode())
-        connect = asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
-        if good:
-            _, writer = await connect
-            writer.close()
-        else:
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await connect
-    server.close()
 
 
 # -- keeping -----------------------------------------------------------------------------------------------------------
@@ -123,12 +38,15 @@ class Replica:
         self.client = world.client("admission")
         self.wall = NOW
         self.now = 0.0
-        self.shows: list[WebhookCertificates] = []
-        self.keeper = Keeper(
+        self.shows: list[ServerCertificates] = []
+        self.keeper = CertificateKeeper(
             self.client,
+            names.ADMISSION_SECRET,
             NAMESPACE,
-            HOSTS,
+            PLAN,
+            lambda kept: announce(self.client, kept),
             self.shows.append,
+            cure="gpuplane install --admission open",
             wall=lambda: self.wall,
             now=lambda: self.now,
             sleep=asyncio.sleep,
@@ -151,7 +69,7 @@ async def replicas(world: Any) -> Any:
         await replica.client.aclose()
 
 
-async def stored(world: Any) -> WebhookCertificates:
+async def stored(world: Any) -> ServerCertificates:
     return read((await world.admin.get(Secret, names.ADMISSION_SECRET, NAMESPACE)).data)
 
 
@@ -260,13 +178,14 @@ async def test_an_expired_certificate_is_a_failed_call(world, make_pod):
     """What the API server does with one; the webhook never shows one while it can write."""
     await world.install("closed")
     await world.start()
-    expired = make(("localhost", f"{names.ADMISSION_NAME}.{NAMESPACE}.svc"), NOW - 600 * DAY)
+    plan = CertificatePlan("test", ("localhost", f"{names.ADMISSION_NAME}.{NAMESPACE}.svc"))
+    expired = make(plan, NOW - 600 * DAY)
     for task in list(world.replicas.values()):
         task.cancel()
     await asyncio.gather(*world.replicas.values(), return_exceptions=True)
     world.replicas.clear()
-    shown = ServedCertificate()
-    shown.take(expired)
+    shown = ServerTls()
+    shown.take(expired.certificate, expired.key)
     port = int(world.server.registry.list("pods", NAMESPACE)[0]["spec"]["containers"][0]["ports"][0]["containerPort"])
     server = await asyncio.start_server(closed, "127.0.0.1", port, ssl=shown.context)
     for plural, number in (("mutatingwebhookconfigurations", 1), ("validatingwebhookconfigurations", 2)):

@@ -80,7 +80,7 @@ def test_gpu_managers_pod_serves_its_metrics_without_a_way_to_the_host() -> None
 def test_gpu_admissions_pod_runs_the_extender() -> None:
     spec = taken(QUOTAS)["spec"]
     [container] = spec["containers"]
-    assert (container["image"], container["args"]) == (IMAGE, ["run", "scheduler"])
+    assert (container["image"], container["args"]) == (IMAGE, ["run", "scheduler", "--plain-http"])
     assert {"POD_NAME", "POD_NAMESPACE", "POD_IP"} <= variables(container).keys()
     assert spec["initContainers"] == QUOTAS["spec"]["initContainers"] and spec["volumes"] == QUOTAS["spec"]["volumes"]
 
@@ -95,7 +95,7 @@ def test_a_second_time_nothing_changes(pod: dict[str, Any]) -> None:
     [
         (MANAGER, "--query-port=6000 --v=5", ["run", "gpu-manager", "--port=6000"]),
         (MANAGER, "--query-port 5999 --v 5 --logtostderr", ["run", "gpu-manager", "--port=5999"]),
-        (QUOTAS, "--address=0.0.0.0:3457 --logtostderr=true", ["run", "scheduler", "--port=3457"]),
+        (QUOTAS, "--address=0.0.0.0:3457 --logtostderr=true", ["run", "scheduler", "--plain-http", "--port=3457"]),
         (MANAGER, "--port=5700 --log_dir /var/log --share-mode", ["run", "gpu-manager", "--port=5700"]),
         (MANAGER, "--share-mode=true --cgroup-driver=systemd --driver nvidia", ["run", "gpu-manager"]),
         (MANAGER, "--kubeconfig=/root/.kube/config --master=https://10.0.0.1:6443", ["run", "gpu-manager"]),

@@ -31,6 +31,7 @@ from kubekit.http_server import HttpAnswer, serving
 from kubekit.kube import SystemClock
 from kubekit.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
 from tests.support.extender_world import PATIENCE, World, gpu_pod, http
+from tinykube.scheduler.config import TLSConfig
 from tinykube.scheduler.config_file import parse as parse_scheduler_config
 
 
@@ -41,6 +42,19 @@ def test_the_configuration_is_one_that_schedulers_read() -> None:
     assert extender.url_prefix == "https://extender:3456" and extender.enable_https and extender.node_cache_capable
     managed = [names.VCUDA_CORE, names.VCUDA_MEMORY, names.GPU_RESOURCE]
     assert [resource.name for resource in extender.managed_resources] == managed
+    folder = names.EXTENDER_CLIENT_DIRECTORY
+    tls = TLSConfig(
+        server_name="gpuplane-scheduler.gpu-operator.svc",
+        ca_file=f"{folder}/ca.crt",
+        cert_file=f"{folder}/tls.crt",
+        key_file=f"{folder}/tls.key",
+    )
+    assert extender.tls_config == tls
+    (by_http,) = parse_scheduler_config(printed("kube", "http://extender:3456")).extenders
+    assert by_http.tls_config is None and not by_http.enable_https
+    (elsewhere,) = parse_scheduler_config(printed("kube", certificates="/pki/")).extenders
+    assert elsewhere.url_prefix == "https://gpuplane-scheduler.gpu-operator:3456" and elsewhere.tls_config is not None
+    assert elsewhere.tls_config.key_file == "/pki/tls.key"
     assert extender.timeout_s > 9, "longer than the extender takes for its answer to bind at most"
     assert set(kube_configuration("http://x")["extenders"][0]) <= {
         *("urlPrefix", "filterVerb", "prioritizeVerb", "bindVerb", "preemptVerb", "weight", "enableHTTPS"),
@@ -51,8 +65,11 @@ def test_the_configuration_is_one_that_schedulers_read() -> None:
 def test_the_old_policy_calls_the_path_of_gpu_admission() -> None:
     policy = json.loads(printed("policy"))
     (extender,) = policy["extenders"]
-    assert policy["kind"] == "Policy" and policy["apiVersion"] == "v1" and not extender["enableHttps"]
-    assert json.loads(printed("policy", "https://x"))["extenders"][0]["enableHttps"] is True
+    assert policy["kind"] == "Policy" and policy["apiVersion"] == "v1" and extender["enableHttps"]
+    (read,) = parse_scheduler_config(printed("policy")).extenders
+    assert read.tls_config is not None and read.tls_config.ca_file.endswith("/ca.crt")
+    (plain,) = json.loads(printed("policy", "http://x"))["extenders"]
+    assert plain["enableHttps"] is False and "tlsConfig" not in plain
     assert f"{extender['urlPrefix']}/{extender['filterVerb']}".endswith(":3456/scheduler/predicates")
     assert "bindVerb" not in extender and "prioritizeVerb" not in extender
 
@@ -62,8 +79,12 @@ def test_the_second_scheduler_has_a_name_a_lease_and_rights_of_its_own() -> None
     config = parse_scheduler_config(objects["ConfigMap"]["data"]["config.yaml"])
     assert config.names == {"gpuplane"}
     assert config.leader_election["resourceName"] == objects["Deployment"]["metadata"]["name"]
-    text = printed("second", "http://x:1")
-    assert list(yaml.safe_load_all(text)) == second_scheduler("http://x:1")
+    text = printed("second", "https://x:1", "/tls")
+    assert list(yaml.safe_load_all(text)) == second_scheduler("https://x:1", "/tls")
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    (mounted,) = [volume["name"] for volume in pod["volumes"] if "secret" in volume]
+    (mount,) = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == mounted]
+    assert mount["mountPath"] == names.EXTENDER_CLIENT_DIRECTORY
     assert "&id" not in text, "a manifest that people read has no YAML anchors"
     with pytest.raises(UsageError):
         printed("third")
@@ -77,6 +98,8 @@ def test_flags() -> None:
         Policies(Chosen(parse(["run", "scheduler", "--node-policy", policy]).node_policy))
     with pytest.raises(UsageError, match="certificate and its key"):
         component.tls_files(parse(["run", "scheduler", "--tls-cert-file", "x"]))
+    with pytest.raises(UsageError, match="takes no certificates"):
+        component.tls_files(parse(["run", "scheduler", "--plain-http", "--client-ca-file", "x"]))
     with pytest.raises(UsageError, match="no placement policy"):
         Policies(Chosen("best"))
 
@@ -108,7 +131,7 @@ def options(cluster: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
     monkeypatch.setenv("POD_IP", "127.0.0.1")
-    return parse(["run", "scheduler", "--kubeconfig", str(path), "--port", "0"])
+    return parse(["run", "scheduler", "--kubeconfig", str(path), "--port", "0", "--plain-http"])
 
 
 @contextlib.asynccontextmanager
@@ -170,7 +193,7 @@ async def test_any_replica_may_be_called_and_another_takes_over(
 
 
 async def test_without_a_leader_the_answer_is_503() -> None:
-    extender = Extender(Forwarder(None), lambda: "")
+    extender = Extender(Forwarder(), lambda: "")
     async with serving(extender.paths(), "127.0.0.1", 0, posts=extender.posts()) as port:
         assert (await http(port, "POST", "/filter", b"{}")).status == 503
         assert (await http(port, "GET", "/readyz")).status == 503
@@ -181,7 +204,7 @@ async def test_without_a_leader_the_answer_is_503() -> None:
 
 
 async def test_a_leader_that_does_not_answer_is_503() -> None:
-    forwarder = Forwarder(None)
+    forwarder = Forwarder()
     extender = Extender(forwarder, lambda: "somebody/127.0.0.1:1")
     async with serving(extender.paths(), "127.0.0.1", 0, posts=extender.posts()) as port:
         answer = await http(port, "POST", "/filter", b"{}")
@@ -190,7 +213,7 @@ async def test_a_leader_that_does_not_answer_is_503() -> None:
 
 
 async def test_who_stops_leading_stops_answering(cluster: World) -> None:
-    extender = Extender(Forwarder(None), lambda: "")
+    extender = Extender(Forwarder(), lambda: "")
     async with serving(extender.paths(), "127.0.0.1", 0) as port:
         task = asyncio.create_task(lead(extender, cluster.client, Chosen(), SystemClock(), "me"))
         await answered(port, "/readyz")
@@ -241,17 +264,22 @@ async def test_certificates_are_exchanged_under_way(tmp_path: Path, caplog: pyte
         assert await serial_of(port, anybody) == third
 
 
-async def test_with_an_authority_only_its_clients_are_let_in(tmp_path: Path) -> None:
+async def test_with_an_authority_only_its_clients_are_answered(tmp_path: Path) -> None:
     async def hello() -> HttpAnswer:
         return HttpAnswer(b"hello")
 
+    async def echo(body: bytes) -> HttpAnswer:
+        return HttpAnswer(body)
+
     certificate(tmp_path)
     files = Files(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "ca.crt")
-    async with serving({"/": hello}, "127.0.0.1", 0, tls=serving_context(files)) as port:
-        assert (await http(port, "GET", "/", tls=forwarding_context(files))).body == b"hello"
+    async with serving(
+        {"/": hello}, "127.0.0.1", 0, posts={"/bind": echo}, tls=serving_context(files), callers_only=True
+    ) as port:
+        assert (await http(port, "POST", "/bind", b"x", tls=forwarding_context(files))).body == b"x"
         anonymous = forwarding_context(Files(files.certificate, files.key))
-        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-            await http(port, "GET", "/", tls=anonymous)
+        assert (await http(port, "POST", "/bind", b"x", tls=anonymous)).status == 401
+        assert (await http(port, "GET", "/", tls=anonymous)).body == b"hello", "a kubelet's probe has no certificate"
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:

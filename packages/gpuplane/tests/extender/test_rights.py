@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from gpuplane import names
-from gpuplane.operator.installation import installation, resource_of
 from gpuplane.scheduler.component import LEASE
 from kubekit.api.core import Node, Pod
-from kubekit.kube import ApiEndpoint, Client, Forbidden, Lease
-from kubekit.kube.auth import StaticAuth
+from kubekit.kube import Client, Forbidden, Lease
 from tests.support.extender_world import PATIENCE, World, extender, gpu_pod
-from tinykube.apiserver.identity import User
-
-ACCOUNT = "system:serviceaccount:gpu-operator:gpuplane-scheduler"
-
-
-@pytest.fixture
-async def account(cluster: World) -> AsyncIterator[Client]:
-    """A client with the extender's own service account, on a cluster with the installation."""
-    for manifest in installation():
-        if manifest["kind"] not in ("CustomResourceDefinition", "ClusterPolicy"):
-            await cluster.client.apply(manifest, "test", resource=resource_of(manifest))
-    groups = ("system:serviceaccounts", "system:serviceaccounts:gpu-operator", "system:authenticated")
-    cluster.server.extensions.identity.add("scheduler", User(name=ACCOUNT, groups=groups))
-    tls = ssl.create_default_context(cafile=str(cluster.server.authority))
-    endpoint = ApiEndpoint(host="127.0.0.1", port=cluster.server.port, auth=StaticAuth(token="scheduler"), tls=tls)
-    async with Client(endpoint) as client:
-        yield client
 
 
 async def test_its_account_suffices_for_all_it_does(cluster: World, account: Client) -> None:

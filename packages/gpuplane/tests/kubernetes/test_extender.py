@@ -5,6 +5,7 @@ The extender runs as a process under its own account.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.support.extender_world import gpu_pod
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.watching import until_objects
-from tests.support.share_burst import add_nodes, burst, extending, free_port, mixed_shares, verdict
+from tests.support.share_burst import add_nodes, burst, extending, free_port, mixed_shares, verdict, write_certificates
 
 NODES: Final = 60
 GPUS: Final = 8
@@ -30,20 +31,28 @@ PODS: Final = int(os.environ.get("GPUPLANE_TEST_BURST", "1000"))
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    """An administrator's, on a cluster whose kube-scheduler calls an extender that runs."""
+    """An administrator's, on a cluster whose kube-scheduler calls an extender that runs, by mutual TLS."""
     port = free_port()
-    config = tmp_path / "scheduler.yaml"
-    config.write_text(printed("kube", f"http://127.0.0.1:{port}"))
-    plane = ControlPlane(tmp_path / "plane", scheduler_config=config)
+    plane = ControlPlane(tmp_path / "plane")
     try:
         plane.start(print)
     except Unavailable as problem:
         pytest.skip(f"no real cluster: {problem}")
     try:
-        async with Client.connect(plane.kubeconfig) as client, extending(client, plane.kubeconfig, port):
+        async with Client.connect(plane.kubeconfig) as client, extending(client, plane.kubeconfig, port, https=True):
+            certificates = await write_certificates(client, tmp_path / "extender")
+            config = tmp_path / "scheduler.yaml"
+            config.write_text(printed("kube", f"https://127.0.0.1:{port}", str(certificates)))
+            await asyncio.to_thread(restart_scheduler, plane, config)
             yield client
     finally:
         plane.stop()
+
+
+def restart_scheduler(plane: ControlPlane, config: Path) -> None:
+    plane.kill("kube-scheduler")
+    plane.scheduler_config = config
+    plane.start_part("kube-scheduler")
 
 
 async def test_a_burst_of_mixed_shares(client: Client) -> None:

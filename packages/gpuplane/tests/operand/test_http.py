@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -91,19 +90,57 @@ async def test_a_body_that_does_not_come_is_not_waited_for_for_ever(port: int, m
     assert statuses(answer) == [408]
 
 
-async def test_large_bodies_on_their_way_are_bounded_and_small_ones_pass(port: int) -> None:
-    open_: list[Any] = []
-    for _ in range(2):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        # With the answer to Expect, the body is known to be waited for.
-        writer.write(f"POST /echo HTTP/1.1\r\nContent-Length: {LONGEST}\r\nExpect: 100-continue\r\n\r\n".encode())
-        assert b"100" in await reader.readuntil(b"\r\n\r\n")
-        open_.append((reader, writer))
-    third = f"POST /echo HTTP/1.1\r\nContent-Length: {LONGEST}\r\n\r\n".encode()
-    assert statuses(await exchange(port, third, end=False)) == [503]
+# -- slow callers ------------------------------------------------------------------------------------------------------
+async def slow(port: int, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A caller that announces the longest body, sends a part of it, and no more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    # With the answer to Expect, the body is known to be waited for.
+    writer.write(f"POST /echo HTTP/1.1\r\nContent-Length: {LONGEST}\r\nExpect: 100-continue\r\n\r\n".encode())
+    assert b"100" in await reader.readuntil(b"\r\n\r\n")
+    writer.write(sent)
+    await writer.drain()
+    return reader, writer
+
+
+async def test_slow_callers_do_not_keep_another_one_out(port: int) -> None:
+    slow_ones = [await slow(port) for _ in range(5)]
+    assert statuses(await exchange(port, post("/echo", b"x" * LONGEST))) == [200]
     assert statuses(await exchange(port, post("/echo", b"small"))) == [200]
-    for reader, writer in open_:
+    # They are in time, and are served as well.
+    for reader, writer in slow_ones:
         writer.write(b"x" * LONGEST)
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
         await reader.readexactly(LONGEST)
         writer.close()
+
+
+async def test_of_too_many_bytes_the_body_that_came_first_is_given_up(port: int) -> None:
+    slow_ones = [await slow(port, b"x" * (LONGEST - 1)) for _ in range(4)]
+    assert statuses(await exchange(port, post("/echo", b"x" * LONGEST))) == [200]
+    for reader, writer in slow_ones[:2]:
+        assert statuses(await reader.read()) == [408]
+        writer.close()
+    for _, writer in slow_ones[2:]:
+        writer.close()
+
+
+async def test_of_too_many_connections_the_longest_idle_is_closed() -> None:
+    async def hello() -> HttpAnswer:
+        return HttpAnswer(b"hello")
+
+    request = b"GET /hello HTTP/1.1\r\n\r\n"
+    async with serving({"/hello": hello}, "127.0.0.1", 0, most_connections=3) as port:
+        callers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, writer in (*callers[1:], callers[0]):  # the second one is idle for longest, then
+            writer.write(request)
+            await reader.readexactly(len(b"HTTP/1.1 200 OK"))
+            await reader.readuntil(b"hello")
+        callers[2][1].write(b"GET /hello")  # the beginning of a head is no request
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        await reader.readuntil(b"hello")
+        assert await callers[1][0].read() == b""
+        callers[0][1].write(request)
+        await callers[0][0].readuntil(b"hello")
+        for _, each in (*callers, (reader, writer)):
+            each.close()

@@ -2,10 +2,14 @@
 
 A web framework would be two thirds of an operand's memory for a few paths without parameters.
 
-Invariants: a head is read to its end within `READ_SECONDS` and `LONGEST_HEAD` bytes, a body within `BODY_SECONDS` and
-the length that is allowed, or the connection is closed; large bodies on their way never take more than two of the
-longest together; what cannot be understood gets a status and the connection is closed, so nothing is ever taken for the
-next request.
+Invariants:
+
+- A head is read to its end within `READ_SECONDS` and `LONGEST_HEAD` bytes, a body within `BODY_SECONDS` and the length
+  that is allowed, or the connection is closed.
+- A slow caller never keeps another one out. Large bodies on their way never take more than two of the longest together;
+  of too many the one that came first is given up. A new connection beyond the limit closes the longest idle one.
+- With `callers_only` nothing of a body is read before the caller has shown a certificate.
+- What cannot be understood gets a status and the connection is closed, so nothing is ever taken for the next request.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -30,6 +34,8 @@ LONGEST_BODY: Final = 1 << 20
 READ_SECONDS: Final = 120.0  # also how long an idle connection is kept; scrapes come every 15 to 60 s
 BODY_SECONDS: Final = 10.0
 LINGER_SECONDS: Final = 1.0
+HANDSHAKE_SECONDS: Final = 10.0  # of TLS
+MOST_CONNECTIONS: Final = 1000
 _BUFFER: Final = 64 << 10
 
 
@@ -49,13 +55,34 @@ PostHandler = Callable[[bytes], Awaitable[HttpAnswer]]
 
 
 class _Served:
-    """The served paths; `reading` counts the bytes of bodies in transfer."""
+    """The served paths, the bodies in transfer, and the connections that wait for a request."""
 
-    def __init__(self, paths: Mapping[str, Handler], posts: Mapping[str, PostHandler], longest_body: int) -> None:
+    def __init__(
+        self,
+        paths: Mapping[str, Handler],
+        posts: Mapping[str, PostHandler],
+        private: Mapping[str, Handler],
+        longest_body: int,
+        callers_only: bool,
+    ) -> None:
         self.paths = paths
         self.posts = posts
+        self.private = private
         self.longest_body = longest_body
-        self.reading = 0
+        self.callers_only = callers_only
+        self.idle: dict[asyncio.Task[None], None] = {}  # the longest idle first
+        self._bodies: dict[asyncio.Timeout, int] = {}  # bytes read of each large body; the one that came first is first
+
+    def read(self, transfer: asyncio.Timeout, size: int) -> None:
+        """Count the bytes of a large body so far. Gives up others where all together are too many."""
+        self._bodies[transfer] = size
+        while sum(self._bodies.values()) > 2 * self.longest_body:
+            first = next(other for other in self._bodies if other is not transfer)
+            first.reschedule(asyncio.get_running_loop().time())
+            del self._bodies[first]
+
+    def done(self, transfer: asyncio.Timeout) -> None:
+        self._bodies.pop(transfer, None)
 
 
 @contextlib.asynccontextmanager
@@ -65,30 +92,42 @@ async def serving(
     port: int,
     *,
     posts: Mapping[str, PostHandler] | None = None,
+    private: Mapping[str, Handler] | None = None,
     longest_body: int = LONGEST_BODY,
+    most_connections: int = MOST_CONNECTIONS,
     tls: ssl.SSLContext | None = None,
+    callers_only: bool = False,
 ) -> AsyncIterator[int]:
     """Serve `paths` while in the context; yields the port (another than `port` only if that is 0).
 
     Args:
         address: where to listen, "" for all addresses.
         posts: paths that take a POST, with what is given its body.
+        private: paths for callers that have shown a certificate, in the place of those of the same name in `paths`.
         longest_body: bytes; a longer one is answered 413.
         tls: HTTPS only.
+        callers_only: with TLS that asks callers for certificates: a POST without one is answered 401.
 
     Raises:
         Retryable: the port is in use, or the address is not this machine's (yet).
     """
     connections: set[asyncio.Task[None]] = set()
-    served = _Served(paths, posts or {}, longest_body)
+    served = _Served(paths, posts or {}, private or {}, longest_body, callers_only)
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(connections) >= most_connections and served.idle:
+            longest = next(iter(served.idle))
+            del served.idle[longest]
+            longest.cancel()
         task = asyncio.create_task(_connection(served, reader, writer))
         connections.add(task)
         task.add_done_callback(connections.discard)
 
     try:
-        server = await asyncio.start_server(accept, address or None, port, limit=_BUFFER, ssl=tls)
+        handshake = None if tls is None else HANDSHAKE_SECONDS
+        server = await asyncio.start_server(
+            accept, address or None, port, limit=_BUFFER, ssl=tls, ssl_handshake_timeout=handshake
+        )
     except OSError as error:
         raise Retryable(
             f"cannot listen on port {port}: {error.strerror or error}",
@@ -122,6 +161,8 @@ async def _connection(served: _Served, reader: asyncio.StreamReader, writer: asy
 
 async def _one(served: _Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Answer one request; whether another may follow."""
+    task = cast("asyncio.Task[None]", asyncio.current_task())
+    served.idle[task] = None
     try:
         async with asyncio.timeout(READ_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -129,6 +170,8 @@ async def _one(served: _Served, reader: asyncio.StreamReader, writer: asyncio.St
         return False
     except asyncio.LimitOverrunError:
         head = b" " * (LONGEST_HEAD + 1)
+    finally:
+        served.idle.pop(task, None)
     if len(head) > LONGEST_HEAD:
         await _send(writer, _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), close=True)
         return False
@@ -147,13 +190,17 @@ async def _one(served: _Served, reader: asyncio.StreamReader, writer: asyncio.St
         version == "HTTP/1.0" and headers.get(b"connection") != b"keep-alive"
     )
     path = target.partition("?")[0]
+    known = _is_known(writer)
     if method == "POST" and path in served.posts:
-        answer, whole = await _posted(served, path, headers, reader, writer)
+        if served.callers_only and not known:
+            answer, whole = _plain(HTTPStatus.UNAUTHORIZED), False
+        else:
+            answer, whole = await _posted(served, path, headers, reader, writer)
         close |= not whole
     else:
         # A body would be read as the next request.
         close |= b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-        handler = served.paths.get(path)
+        handler = (served.private.get(path) if known else None) or served.paths.get(path)
         if handler is not None and method in ("GET", "HEAD"):
             answer = await _handled(handler(), target)
         elif method not in ("GET", "HEAD", "POST") or handler is not None or path in served.posts:
@@ -178,22 +225,39 @@ async def _posted(
     length = int(given) if len(given) < 20 else 1 << 64
     if length > served.longest_body:
         return _plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE), False
-    counted = length if length > LONGEST_BODY else 0  # small ones pass, whatever large ones are on their way
-    if served.reading + counted > 2 * served.longest_body:
-        return _plain(HTTPStatus.SERVICE_UNAVAILABLE), False
     if headers.get(b"expect") == b"100-continue":
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    served.reading += counted
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            body = await reader.readexactly(length)
+        body = await _body(served, length, reader)
     except asyncio.IncompleteReadError:
         return _plain(HTTPStatus.BAD_REQUEST), False
     except TimeoutError:
         return _plain(HTTPStatus.REQUEST_TIMEOUT), False
-    finally:
-        served.reading -= counted
     return await _handled(served.posts[path](body), path), True
+
+
+async def _body(served: _Served, length: int, reader: asyncio.StreamReader) -> bytes:
+    """Read a body. Raises IncompleteReadError, and TimeoutError also for one that gave way to others."""
+    async with asyncio.timeout(BODY_SECONDS) as transfer:
+        if length <= LONGEST_BODY:  # small ones pass, whatever large ones are on their way
+            return await reader.readexactly(length)
+        body = bytearray()
+        try:
+            while len(body) < length:
+                chunk = await reader.read(min(length - len(body), LONGEST_BODY))
+                if not chunk:
+                    raise asyncio.IncompleteReadError(bytes(body), length)
+                body += chunk
+                served.read(transfer, len(body))
+        finally:
+            served.done(transfer)
+        return bytes(body)
+
+
+def _is_known(writer: asyncio.StreamWriter) -> bool:
+    """Return whether the caller has shown a certificate, which the handshake has verified."""
+    tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
+    return tls is not None and bool(tls.getpeercert(binary_form=True))
 
 
 async def _handled(answer: Awaitable[HttpAnswer], target: str) -> HttpAnswer:

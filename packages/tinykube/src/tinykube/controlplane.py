@@ -59,7 +59,7 @@ class ControlPlane:
         controllers = Controllers(
             server.registry, ca=server.authority.read_text(), node_grace_s=self._spec.grace_seconds
         )
-        scheduler = Scheduler(server.registry, config)
+        scheduler = Scheduler(server.registry, config, directory.distribution.scheduler_mounts)
         write(directory.endpoint_file, msgspec.json.encode(ServerEndpoint(server.url, server.port)))
         _log.info("cluster %s serves on %s", spec.name, server.url)
         try:

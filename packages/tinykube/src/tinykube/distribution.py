@@ -6,7 +6,7 @@ tinykube has no command line of its own. A distribution puts its processes toget
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         home_variable: the environment variable that names another directory of clusters.
         check_machine: raises InvalidInput for a machine that no node can be.
         scheduler_config: returns the text of the scheduler's configuration for clusters that name no file.
+        scheduler_mounts: Secrets that the scheduler reads as directories: directory -> (namespace, name).
     """
 
     name: str
@@ -31,6 +32,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     home_variable: str
     check_machine: Callable[[str], object]
     scheduler_config: Callable[[], str] | None = None
+    scheduler_mounts: Mapping[str, tuple[str, str]] = {}
 
     def home(self) -> Path:
         """Return the directory of all clusters: what `home_variable` names, or ~/.NAME.

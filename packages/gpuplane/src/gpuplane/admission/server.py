@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 import os
-import ssl
-import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,14 +12,15 @@ from http import HTTPStatus
 from typing import Final
 
 from gpuplane import names
-from gpuplane.admission import certificates
-from gpuplane.admission.certificates import WebhookCertificates
-from gpuplane.admission.keeper import Keeper, hosts_of
 from gpuplane.admission.review import Question, ReviewVerdict, answer, mutate, take_over_pod, validate
+from gpuplane.admission.trust import announce, plan_of
 from kubekit.errors import InvalidInput
 from kubekit.http_server import HttpAnswer, metrics_answer, serving
 from kubekit.kube import Client
+from kubekit.kube.certificate_keeper import CertificateKeeper, utc_now
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
+from kubekit.kube.server_certificates import end, temporary
+from kubekit.server_tls import ServerTls
 
 log = logging.getLogger("gpuplane.admission")
 
@@ -40,15 +38,18 @@ async def run(options: Namespace) -> None:
     """Serve until cancelled."""
     namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
     async with Client.connect(options.kubeconfig, options.context, user_agent=names.ADMISSION_NAME) as client:
-        shown = ServedCertificate()
-        keeper = Keeper(
+        served = ServerTls()
+        # Until the Secret is read. No client trusts this certificate, but the kubelet's probes do not verify it.
+        first = temporary(utc_now())
+        served.take(first.certificate, first.key)
+        keeper = CertificateKeeper(
             client,
+            names.ADMISSION_SECRET,
             namespace,
-            hosts_of(namespace),
-            shown.take,
-            wall=lambda: datetime.datetime.now(datetime.UTC),
-            now=time.monotonic,
-            sleep=asyncio.sleep,
+            plan_of(namespace),
+            lambda kept: announce(client, kept),
+            lambda kept: served.take(kept.certificate, kept.key),
+            cure="gpuplane install --admission open",
         )
         webhooks = WebhookRoutes(keeper, os.environ.get("GPUPLANE_IMAGE") or names.IMAGE)
         port = PORT if options.port is None else options.port
@@ -62,7 +63,7 @@ async def run(options: Namespace) -> None:
                 "/validate": webhooks.validate,
             },
             longest_body=LONGEST_REVIEW,
-            tls=shown.context,
+            tls=served.context,
         ) as at:
             log.info("serving port=%d", at)
             try:
@@ -72,30 +73,10 @@ async def run(options: Namespace) -> None:
                     await asyncio.sleep(LEAVE_SECONDS)
 
 
-class ServedCertificate:
-    """The TLS context of the server; what it shows can be exchanged while it serves."""
-
-    def __init__(self) -> None:
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Until the Secret is read. No client trusts this certificate, but the kubelet's probes do not verify it.
-        self.take(certificates.make(("localhost",), datetime.datetime.now(datetime.UTC)))
-
-    def take(self, new: WebhookCertificates) -> None:
-        """Handshakes from now on see this certificate."""
-        # NB: Python's ssl reads files only; the key touches no disk.
-        file = os.memfd_create("tls", os.MFD_CLOEXEC)
-        try:
-            os.write(file, new.certificate + new.key)
-            self.context.load_cert_chain(f"/proc/self/fd/{file}")
-        finally:
-            os.close(file)
-
-
 class WebhookRoutes:
     """The paths of the server, and what they counted. `image` is gpuplane's own."""
 
-    def __init__(self, keeper: Keeper, image: str = names.IMAGE) -> None:
+    def __init__(self, keeper: CertificateKeeper, image: str = names.IMAGE) -> None:
         self._keeper = keeper
         self._image = image
         self._counted: Counter[tuple[str, str]] = Counter()
@@ -137,7 +118,7 @@ class WebhookRoutes:
 
     async def metrics(self) -> HttpAnswer:
         shown = self._keeper.shown
-        ends = certificates.end(shown.certificate).timestamp() if shown is not None else 0.0
+        ends = end(shown.certificate).timestamp() if shown is not None else 0.0
         return metrics_answer(admission_metrics(ends, self._keeper.renewals, self._counted))
 
 

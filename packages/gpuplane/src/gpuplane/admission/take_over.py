@@ -1,7 +1,7 @@
 """Runs gpuplane's programs in the pods of gpu-manager and gpu-admission: pure, from the pod to a JSON Patch.
 
     image tkestack/gpu-manager:TAG           ->  gpuplane run gpu-manager: metrics of this node's shares, port 5678
-    image tkeimages/gpu-quota-admission:TAG  ->  gpuplane run scheduler: the extender, port 3456
+    image tkeimages/gpu-quota-admission:TAG  ->  gpuplane run scheduler --plain-http: the extender, port 3456
 
 Their own programs would offer and place the same GPUs a second time. With ours the objects of their manifests stay:
 Services have endpoints, and a scheduler's configuration that names them works.
@@ -29,11 +29,12 @@ from kubekit.errors import InvalidInput
 Object = dict[str, Any]
 _MANAGER: Final = "gpu-manager"
 _QUOTAS: Final = "gpu-quota-admission"
-_PROGRAMS: Final = {_MANAGER: "gpu-manager", _QUOTAS: "scheduler", "gpu-admission": "scheduler"}
+_EXTENDER: Final = "scheduler"
+_PROGRAMS: Final = {_MANAGER: "gpu-manager", _QUOTAS: _EXTENDER, "gpu-admission": _EXTENDER}
 _OWNERS: Final = frozenset({"tkestack", "tkeimages"})
 _WHAT_RUNS: Final = {
     _MANAGER: "serves the metrics of gpuplane's device plugin; GPUs are offered by gpuplane alone",
-    "scheduler": "is gpuplane's extender",
+    _EXTENDER: "is gpuplane's extender",
 }
 _PORT_FLAGS: Final = frozenset({"query-port", "port", "address"})
 _ANY: Final[tuple[str, ...]] = ()
@@ -78,7 +79,8 @@ def take_over(pod: Object, image: str) -> Translation:
         container |= {
             "image": image,
             "command": ["gpuplane"],
-            "args": ["run", program, *_arguments(container)],
+            # The schedulers of that time call by HTTP.
+            "args": ["run", program, *(("--plain-http",) if program == _EXTENDER else ()), *_arguments(container)],
             "env": [*_environment(container, program)],
             "securityContext": {
                 "allowPrivilegeEscalation": False,

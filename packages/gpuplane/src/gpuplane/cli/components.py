@@ -68,8 +68,8 @@ OTHERS: Final[dict[str, ComponentCommand]] = {
         "gpuplane.scheduler.component",
         "places pods with GPUs: as kube-scheduler's extender, and as a scheduler",
         (
-            *("kubeconfig", "port", "tls-cert-file", "tls-private-key-file", "client-ca-file"),
-            *("node-policy", "gpu-policy", "scheduler-name", "print-config", "url"),
+            *("kubeconfig", "port", "tls-cert-file", "tls-private-key-file", "client-ca-file", "plain-http"),
+            *("node-policy", "gpu-policy", "scheduler-name", "print-config", "url", "certificate-dir"),
         ),
         busy=True,
     ),

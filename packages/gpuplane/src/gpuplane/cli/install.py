@@ -28,6 +28,7 @@ Manifest = dict[str, Any]
 DEFINITION: Final = "CustomResourceDefinition"
 # What others may have made first, and what takes all objects of others along when it is deleted.
 QUOTA: Final = "ResourceQuota"
+POLICIES: Final = "ValidatingAdmissionPolicy"
 # Credentials may be a Secret that an administrator made.
 SHARED: Final = (DEFINITION, "Namespace", QUOTA, "Secret")
 KARPENTER: Final = (GROUP, AWS_GROUP)
@@ -77,6 +78,7 @@ def uninstall(options: Namespace, screen: Console) -> int:
 async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) -> None:
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         manifest: Manifest = {}
+        await _refuse_old_cluster(client, wanted)
         if options.autoscaler:
             await _refuse_beside_karpenter(client, wanted)
         page = LivePage(screen)
@@ -114,6 +116,21 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
         screen.say(line)
     if not options.wait:
         screen.say("Next: gpuplane status --wait")
+
+
+async def _refuse_old_cluster(client: Client, wanted: list[Manifest]) -> None:
+    """Raises Terminal where the API server has no admission policies, before anything is written."""
+    policy = next((manifest for manifest in wanted if manifest["kind"] == POLICIES), None)
+    if policy is None:
+        return
+    try:
+        await client.request("GET", resource_of(policy).path(), {"limit": "1"})
+    except NotFound as error:
+        raise Terminal(
+            f"the cluster serves no {POLICIES}, which bounds what the token of a component may change",
+            where=client.endpoint.context,
+            cure="Kubernetes 1.30 or newer",
+        ) from error
 
 
 async def _refuse_beside_karpenter(client: Client, wanted: list[Manifest]) -> None:

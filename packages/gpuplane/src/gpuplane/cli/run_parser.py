@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from gpuplane import names
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.options import cluster_options, completed, examples, lazy
 from gpuplane.cli.verbs import Verbs
@@ -28,7 +29,11 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     "tls-cert-file": {"type": Path, "metavar": "FILE", "help": "serve HTTPS with this certificate, in PEM"},
     "tls-private-key-file": {"type": Path, "metavar": "FILE", "help": "its key; both are read again when they change"},
     "client-ca-file": {
-        "type": Path, "metavar": "FILE", "help": "with HTTPS: take calls only with a certificate of this authority",
+        "type": Path, "metavar": "FILE", "help": "with that certificate: answer only callers of this authority",
+    },
+    "plain-http": {
+        "action": "store_true",
+        "help": "serve HTTP, and answer everyone who reaches the port: for files of gpu-admission's time",
     },
     "node-policy": {
         "choices": _POLICIES, "default": "opportunity", "help": "how nodes are chosen (default: %(default)s)",
@@ -44,6 +49,11 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
         "choices": ["kube", "policy", "second"], "default": "",
         "help": "print the configuration for kube-scheduler, and end: its current format (kube), the file of releases "
         "before 1.23 (policy), or a second scheduler (second)",
+    },
+    "certificate-dir": {
+        "default": "", "metavar": "DIR",
+        "help": "with --print-config: where kube-scheduler has ca.crt, tls.crt and tls.key of the Secret "
+        f"{names.EXTENDER_CLIENT_SECRET} (default: {names.EXTENDER_CLIENT_DIRECTORY})",
     },
     "url": {"default": "", "help": "with --print-config: where kube-scheduler reaches it (default: the Service)"},
     "uninstall": {"action": "store_true", "help": "undo what this component did to the node, and end"},

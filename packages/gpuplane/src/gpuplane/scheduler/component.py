@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
+import ssl
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 from gpuplane import names
 from gpuplane.scheduler.configuration import PORT, printed
@@ -16,7 +21,7 @@ from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder, identity
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
-from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
+from gpuplane.scheduler.tls import Files, OwnTls, forwarding_context, serving_context
 from gpuplane.scheduler.wire import LONGEST_BODY
 from kubekit.errors import UsageError
 from kubekit.http_server import serving
@@ -27,37 +32,76 @@ LEASE: Final = names.EXTENDER_NAME
 _AGENT: Final = names.EXTENDER_NAME
 
 
+class ReplicaTls(msgspec.Struct, frozen=True):
+    """The TLS of a replica; without a context it is called by HTTP.
+
+    Args:
+        context: to listen with.
+        calls: returns the context for a call to another replica.
+        callers_only: whether callers show a certificate.
+        ready: returns whether there is a certificate to serve.
+    """
+
+    context: ssl.SSLContext | None = None
+    calls: Callable[[], ssl.SSLContext | None] = lambda: None
+    callers_only: bool = False
+    ready: Callable[[], bool] = lambda: True
+
+
 async def run(options: Namespace) -> None:
     """Answer until cancelled; a lease decides which replica decides."""
     if options.print_config:
-        sys.stdout.write(printed(options.print_config, options.url))
+        sys.stdout.write(printed(options.print_config, options.url, options.certificate_dir))
         return
     files = tls_files(options)
-    chosen = Chosen(options.node_policy, options.gpu_policy)
-    clock = SystemClock()
+    namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
     async with (
         Client.connect(options.kubeconfig, options.context, user_agent=_AGENT) as own,
         Fenced.connect(options.kubeconfig, options.context, user_agent=_AGENT) as client,
     ):
-        address = os.environ.get("POD_IP", "")
-        name = os.environ.get("POD_NAME") or _AGENT
-        forwarder = Forwarder(forwarding_context(files) if files else None)
-        lease: Lease | None = None
-        extender = Extender(forwarder, lambda: lease.holder if lease is not None else "")
-        port = PORT if options.port is None else options.port
-        tls = serving_context(files) if files else None
-        async with serving(
-            extender.paths(), address, port, posts=extender.posts(), longest_body=LONGEST_BODY, tls=tls
-        ) as served:
-            log.info("serving port=%d", served)
-            # NB: a process that was killed must not take its own lease up at once: what it sent last may still arrive.
-            who = identity(f"{name}-{secrets.token_hex(4)}", address or "127.0.0.1", served)
-            namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
-            lease = client.fence = Lease(own, LEASE, namespace, who)
+        if options.plain_http:
+            await _serve(options, own, client, ReplicaTls())
+        elif files is not None:
+            context, calls = serving_context(files), forwarding_context(files)
+            await _serve(options, own, client, ReplicaTls(context, lambda: calls, files.clients is not None))
+        else:
+            tls = OwnTls(own, namespace)
+            keeping = asyncio.create_task(tls.keeper.run(), name="certificates")
             try:
-                await lease.lead(lambda: lead(extender, client, chosen, clock, who, options.scheduler_name))
+                ready = lambda: tls.keeper.ready  # noqa: E731 - read at each call
+                await _serve(options, own, client, ReplicaTls(tls.context, tls.calls, True, ready))
             finally:
-                await forwarder.aclose()
+                keeping.cancel()
+
+
+async def _serve(options: Namespace, own: Client, client: Fenced, tls: ReplicaTls) -> None:
+    chosen = Chosen(options.node_policy, options.gpu_policy)
+    clock = SystemClock()
+    address = os.environ.get("POD_IP", "")
+    name = os.environ.get("POD_NAME") or _AGENT
+    forwarder = Forwarder(tls.calls)
+    lease: Lease | None = None
+    extender = Extender(forwarder, lambda: lease.holder if lease is not None else "", tls.ready)
+    port = PORT if options.port is None else options.port
+    async with serving(
+        extender.paths(),
+        address,
+        port,
+        posts=extender.posts(),
+        private=extender.private(),
+        longest_body=LONGEST_BODY,
+        tls=tls.context,
+        callers_only=tls.callers_only,
+    ) as served:
+        log.info("serving port=%d", served)
+        # NB: a process that was killed must not take its own lease up at once: what it sent last may still arrive.
+        who = identity(f"{name}-{secrets.token_hex(4)}", address or "127.0.0.1", served)
+        namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
+        lease = client.fence = Lease(own, LEASE, namespace, who)
+        try:
+            await lease.lead(lambda: lead(extender, client, chosen, clock, who, options.scheduler_name))
+        finally:
+            await forwarder.aclose()
 
 
 async def lead(
@@ -79,8 +123,10 @@ async def lead(
 
 
 def tls_files(options: Namespace) -> Files | None:
-    """Return the files that the flags name. Raises UsageError when some of them are missing."""
+    """Return the files that the flags name. Raises UsageError when some of them are missing, or go with no HTTP."""
     certificate, key, clients = options.tls_cert_file, options.tls_private_key_file, options.client_ca_file
+    if options.plain_http and (certificate, key, clients) != (None, None, None):
+        raise UsageError("--plain-http takes no certificates", cure="leave one of them out")
     if certificate is None and key is None and clients is None:
         return None
     if certificate is None or key is None:

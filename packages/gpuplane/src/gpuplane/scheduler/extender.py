@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -21,7 +22,7 @@ from gpuplane import __version__
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.forwarding import LEADER, Forwarder, unavailable
 from gpuplane.scheduler.leader import Leader
-from gpuplane.scheduler.metrics import Metrics
+from gpuplane.scheduler.metrics import Metrics, quota_families
 from kubekit.errors import InvalidInput, KubekitError
 from kubekit.http_server import Handler, HttpAnswer, PostHandler, metrics_answer
 
@@ -78,14 +79,18 @@ class Extender:
     """
     Args:
         holder: the lease's holder, "" without a known leader.
+        certified: whether this replica has a certificate to serve, where it needs one.
     """
 
-    def __init__(self, forwarder: Forwarder, holder: Callable[[], str]) -> None:
+    def __init__(
+        self, forwarder: Forwarder, holder: Callable[[], str], certified: Callable[[], bool] = lambda: True
+    ) -> None:
         self.leader: Leader | None = None  # while we lead and know the cluster
         self.leading = False
         self.metrics = Metrics()
         self._forwarder = forwarder
         self._holder = holder
+        self._certified = certified
 
     def paths(self) -> dict[str, Handler]:
         return {
@@ -94,6 +99,10 @@ class Extender:
             "/readyz": self._ready,
             "/metrics": self._exposition,
         }
+
+    def private(self) -> dict[str, Handler]:
+        """Return the paths whose answers to a caller with a certificate have more in them."""
+        return {"/metrics": self._whole_exposition}
 
     def posts(self) -> dict[str, PostHandler]:
         found: dict[str, PostHandler] = {}
@@ -132,9 +141,14 @@ class Extender:
         return HttpAnswer(b"ok\n")
 
     async def _ready(self) -> HttpAnswer:
+        if not self._certified():
+            return unavailable("no valid certificate")
         if self.leader is not None or (not self.leading and self._holder()):
             return HttpAnswer(b"ok\n")
         return unavailable("no replica leads yet, or the leader has not read the cluster yet")
 
     async def _exposition(self) -> HttpAnswer:
         return metrics_answer(self.metrics.families(self.leader))
+
+    async def _whole_exposition(self) -> HttpAnswer:
+        return metrics_answer(chain(self.metrics.families(self.leader), quota_families(self.leader)))

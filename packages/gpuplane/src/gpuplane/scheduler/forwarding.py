@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -33,22 +34,23 @@ def address_of(holder: str) -> tuple[str, int] | None:
 
 
 class Forwarder:
-    """`tls`: what the leader is called with over HTTPS; None for HTTP."""
+    """`tls` returns the context to call the leader with over HTTPS; None for HTTP."""
 
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, tls: Callable[[], ssl.SSLContext | None] = lambda: None) -> None:
         self._tls = tls
         self._pool: HttpPool | None = None
-        self._place: tuple[str, int] | None = None
+        self._place: tuple[str, int, ssl.SSLContext | None] | None = None
 
     async def forward(self, holder: str, path: str, body: bytes) -> HttpAnswer:
         """Return the leader's answer; `holder` is the holder of the lease."""
         place = address_of(holder)
         if place is None:
             return unavailable("no replica of the extender leads at the moment")
-        if place != self._place or self._pool is None:
+        tls = self._tls()  # another one after a renewal
+        if (*place, tls) != self._place or self._pool is None:
             await self.aclose()
-            self._pool = HttpPool(place[0], place[1], tls=self._tls)
-            self._place = place
+            self._pool = HttpPool(place[0], place[1], tls=tls)
+            self._place = (*place, tls)
         head = (
             f"POST {LEADER}{path} HTTP/1.1\r\nHost: {place[0]}:{place[1]}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"

@@ -96,12 +96,14 @@ def _of(leader: Leader) -> Iterator[MetricFamily]:
     yield counter(_PREFIX + "bind_doubts_total", "Binds after which the pod was read.", binder.doubted)
     yield counter(_PREFIX + "wakes_total", "Nodes touched so that pods are tried again.", leader.requeuer.touched)
     yield gauge(_PREFIX + "quota_broken", "1 when the quotas do not parse.", leader.quotas.broken)
-    yield MetricFamily(
-        USED_GPUS,
-        [
-            (series({"namespace": namespace, "model": model}), used / 100)
-            for (namespace, model), used in sorted(leader.cluster.usage.sums().items())
-        ],
-    )
     if leader.pods is not None:
         yield from families(leader.pods)
+
+
+def quota_families(leader: Leader | None) -> Iterator[MetricFamily]:
+    """Yield the metrics that name tenants, for callers with a certificate only."""
+    sums = sorted(leader.cluster.usage.sums().items()) if leader is not None else []
+    yield MetricFamily(
+        USED_GPUS,
+        [(series({"namespace": namespace, "model": model}), used / 100) for (namespace, model), used in sums],
+    )

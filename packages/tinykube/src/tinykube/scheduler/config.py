@@ -31,10 +31,16 @@ class ManagedResource(_Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class TLSConfig(_Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The certificates for calls of an extender. Data has priority over a file; `server_name` is in its certificate."""
+
     insecure: bool = False
+    server_name: str = ""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
+    ca_data: bytes = b""
+    cert_data: bytes = b""
+    key_data: bytes = b""
 
 
 class ExtenderConfig(_Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

@@ -3,7 +3,8 @@
 The wire format is `k8s.io/kube-scheduler/extender/v1`: arguments with capitalised names; with `nodeCacheCapable` only
 names of nodes travel. Calls run in a thread (plain http.client, one connection per extender, opened again after an
 error), so that a slow extender never holds up the API server that shares this process. A Service in the URL is reached
-at a ready pod behind it, under its own name as far as TLS is concerned.
+at a ready pod behind it, under its own name as far as TLS is concerned. Certificates are read at each call, so that a
+renewal needs no restart.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.preemption import Candidate
 from tinykube.scheduler.config import ExtenderConfig
 from tinykube.scheduler.extender_service import service_of
+from tinykube.scheduler.extender_tls import ExtenderTls, ReadFile, read_disk
 
 _MAX_EXTENDER_PRIORITY: Final = 10
 _LONGEST_ANSWER: Final = 64 << 20  # bytes; whole nodes of a large cluster
@@ -49,13 +51,14 @@ class Filtered(msgspec.Struct, frozen=True):
 class ExtenderClient:
     """One configured extender. Every call raises ExtenderError when there is no good answer."""
 
-    def __init__(self, config: ExtenderConfig, resolve: Resolve) -> None:
+    def __init__(self, config: ExtenderConfig, resolve: Resolve, read: ReadFile = read_disk) -> None:
         self.config = config
         self.service = service_of(config.url_prefix)
         self._resolve = resolve
         self._url = urlsplit(config.url_prefix.rstrip("/"))
         self._connection: http.client.HTTPConnection | None = None
-        self._connected_to = ("", 0)
+        self._tls = ExtenderTls(config, self._url.scheme == "https", read)
+        self._connected_to: tuple[tuple[str, int], ssl.SSLContext | None] = (("", 0), None)
         self._lock = threading.Lock()  # calls of one extender share its connection
 
     @property
@@ -129,7 +132,12 @@ class ExtenderClient:
         return {"Nodes": {"metadata": {}, "items": [_bare(node) for node in nodes]}, "NodeNames": None}
 
     async def _post(self, verb: str, body: Mapping[str, Any]) -> Any:
-        data = await asyncio.to_thread(self._exchange, verb, msgspec.json.encode(body), self._address(verb))
+        address = self._address(verb)
+        try:
+            tls = self._tls.context()
+        except (OSError, ValueError) as error:  # of ssl too
+            raise self._failure(f"{self._url.path}/{verb}", error) from error
+        data = await asyncio.to_thread(self._exchange, verb, msgspec.json.encode(body), (address, tls))
         try:
             answer = decode_json(data, limit=_LONGEST_ANSWER) if data.strip() else {}
         except DocumentError as error:
@@ -141,20 +149,19 @@ class ExtenderClient:
     def _address(self, verb: str) -> tuple[str, int]:
         """Return the address to connect to; of a Service the address of a ready pod."""
         if self.service is None:
-            secure = self._url.scheme == "https" or self.config.enable_https
-            return self._url.hostname or "", self._url.port or (443 if secure else 80)
+            return self._url.hostname or "", self._url.port or (443 if self._tls.is_used else 80)
         found = self._resolve(*self.service)
         if found is None:
             why = OSError(f'no endpoints available for service "{self.service.name}"')
             raise self._failure(f"{self._url.path}/{verb}", why)
         return found
 
-    def _exchange(self, verb: str, body: bytes, address: tuple[str, int]) -> bytes:
+    def _exchange(self, verb: str, body: bytes, place: tuple[tuple[str, int], ssl.SSLContext | None]) -> bytes:
         path = f"{self._url.path}/{verb}"
         with self._lock:
-            if address != self._connected_to:
-                self._close()  # its pod is another one now
-            self._connected_to = address
+            if place != self._connected_to:
+                self._close()  # its pod or a certificate is another one now
+            self._connected_to = place
             reused = self._connection is not None
             try:
                 return self._send(path, body)
@@ -189,28 +196,18 @@ class ExtenderClient:
 
     def _connect(self) -> http.client.HTTPConnection:
         host, timeout = self._url.hostname or "", self.config.timeout_s
-        plain = socket.create_connection(self._connected_to, timeout=timeout)
+        address, tls = self._connected_to
+        plain = socket.create_connection(address, timeout=timeout)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = http.client.HTTPConnection(host, self._url.port, timeout=timeout)
         connection.auto_open = 0  # a lost connection is replaced by us, with an address that is looked up again
         try:
-            connection.sock = self._secured(plain, host)
+            name = self._tls.server_name or host
+            connection.sock = plain if tls is None else tls.wrap_socket(plain, server_hostname=name)
         except BaseException:
             plain.close()
             raise
         return connection
-
-    def _secured(self, plain: socket.socket, host: str) -> socket.socket:
-        tls = self.config.tls_config
-        if self._url.scheme != "https" and not self.config.enable_https:
-            return plain
-        context = ssl.create_default_context(cafile=tls.ca_file or None if tls else None)
-        if tls and tls.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if tls and tls.cert_file:
-            context.load_cert_chain(tls.cert_file, tls.key_file or None)
-        return context.wrap_socket(plain, server_hostname=host)
 
     def _close(self) -> None:
         if self._connection is not None:

@@ -30,6 +30,7 @@ from tinykube.controllers.recorder import Recorder
 from tinykube.scheduler.config import SchedulerConfig
 from tinykube.scheduler.extender import ExtenderClient, ExtenderError
 from tinykube.scheduler.extender_service import is_behind
+from tinykube.scheduler.secret_mounts import SecretMounts
 from tinykube.scheduler.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -50,12 +51,18 @@ class SchedulingResult(msgspec.Struct):
 
 
 class Scheduler:
-    """Schedules the pods of its scheduler names until cancelled."""
+    """Schedules the pods of its scheduler names until cancelled. `mounts`: see `SecretMounts`."""
 
-    def __init__(self, registry: Registry, config: SchedulerConfig | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        config: SchedulerConfig | None = None,
+        mounts: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
         self._registry = registry
         self._config = config or SchedulerConfig()
-        self._extenders = [ExtenderClient(extender, self._resolve) for extender in self._config.extenders]
+        read = SecretMounts(registry, mounts or {}).read
+        self._extenders = [ExtenderClient(extender, self._resolve, read) for extender in self._config.extenders]
         self._ignored = frozenset().union(*(e.ignored_resources for e in self._extenders))
         self._pods = registry.resource("pods")
         self._nodes = registry.resource("nodes")
