@@ -107,15 +107,27 @@ def excused(rule: tuple[str, str, str, str]) -> bool:
     return any(all(mine in ("*", his) for mine, his in zip(entry, rule, strict=True)) for entry in UNSEEN)
 
 
-def test_no_rule_has_a_wildcard_or_secrets() -> None:
+SECRETS = {
+    "gpuplane-admission": {names.ADMISSION_SECRET},
+    "gpuplane-scheduler": {names.EXTENDER_SECRET, names.EXTENDER_CLIENT_SECRET},
+}
+
+
+def test_no_rule_has_a_wildcard_or_secrets_but_certificates() -> None:
     for account, group, resource, verb in granted():
         assert "*" not in (group, resource, verb), account
-        assert resource.partition("/")[0] not in ("secrets", "clusterroles", "roles") or (
-            (account, resource) == ("gpuplane-admission", "secrets") and verb in ("get", "patch")
-        ), account
-    # The certificate of the admission webhooks is in one Secret, and the rule names it.
-    rules = [rule for manifest in installation() if "Role" in manifest["kind"] for rule in manifest.get("rules", ())]
-    assert [rule["resourceNames"] for rule in rules if "secrets" in rule["resources"]] == [["gpuplane-admission-tls"]]
+        assert resource.partition("/")[0] not in ("clusterroles", "roles"), account
+        if resource.partition("/")[0] == "secrets":
+            assert account in SECRETS and verb in ("get", "patch"), account
+    # Certificates of servers are in these Secrets, and the rules name them.
+    rules = [
+        (manifest["metadata"]["name"], manifest["kind"], rule)
+        for manifest in installation()
+        if "Role" in manifest["kind"]
+        for rule in manifest.get("rules", ())
+    ]
+    named = {name: (kind, set(rule["resourceNames"])) for name, kind, rule in rules if "secrets" in rule["resources"]}
+    assert named == {account: ("Role", secrets) for account, secrets in SECRETS.items()}
 
 
 def test_nobody_was_refused_anything(life: Life) -> None:
@@ -342,6 +354,9 @@ async def test_discoverys_master_changes_results_of_rules_only(control_plane: Co
         await in_force(functools.partial(refusal, master, path, REFUSED_RESULTS["owner"], dryRun="All"))
         for body in RESULTS:
             assert await refusal(master, path, body, dryRun="All") == "", body
+        # Kubernetes taints a node whose kubelet is silent, at any moment.
+        taint = {"key": "vendor.example.com/t", "effect": "NoSchedule"}
+        assert await patch_json(master, path, [{"op": "add", "path": "/spec/taints/-", "value": taint}]) == ""
         for what, body in REFUSED_RESULTS.items():
             assert "gpuplane-discovery-master" in await refusal(master, path, body, dryRun="All"), what
         cards = {"status": {"capacity": {"vendor.example.com/cards": "2"}}}
@@ -353,7 +368,6 @@ async def test_discoverys_master_changes_results_of_rules_only(control_plane: Co
 RESULTS: tuple[dict[str, Any], ...] = (
     {"metadata": {"labels": {"feature.node.kubernetes.io/a": "1", "vendor.example.com/b": "2"}}},
     {"metadata": {"annotations": {"vendor.example.com/note": "m"}}},
-    {"spec": {"taints": [NOBODY, {"key": "vendor.example.com/t", "effect": "NoSchedule"}]}},
 )
 
 
@@ -377,6 +391,25 @@ async def patch_json(client: Client, path: str, patch: list[dict[str, Any]]) -> 
     except ApiError as error:
         return str(error)
     return ""
+
+
+async def test_policies_have_the_budget_for_the_largest_nodes(control_plane: ControlPlane, admin: Client) -> None:
+    """CEL expressions that cost too much end in a refusal: no node may be so large that its operands cannot write."""
+    path = f"/api/v1/nodes/{MINE}"
+    labels = {f"vendor.example.com/label-{number}": "v" * 63 for number in range(1000)}
+    notes = {f"vendor.example.com/note-{number}": "n" * 100 for number in range(1000)}
+    book = {"gpuplane.nfd.node.kubernetes.io/feature-annotations": ",".join(notes)}
+    worker = "node-feature-discovery"
+    config = await account_config(control_plane, admin, NAMESPACE, worker, worker)
+    async with Client.connect(config) as discovery:
+        assert await refusal(discovery, path, {"metadata": {"labels": labels}}, dryRun="All") == ""
+    config = await account_config(control_plane, admin, NAMESPACE, "node-feature-discovery-master")
+    async with Client.connect(config) as master:
+        body = {"metadata": {"labels": labels, "annotations": notes | book}}
+        assert await refusal(master, path, body, dryRun="All") == ""
+        assert await refusal(master, path, body) == ""
+        gone = {"metadata": {"labels": dict.fromkeys(labels), "annotations": dict.fromkeys(notes | book)}}
+        assert await refusal(master, path, gone) == ""
 
 
 async def test_what_is_not_granted_is_refused(control_plane: ControlPlane, admin: Client) -> None:

@@ -142,7 +142,8 @@ def built() -> None:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setenv("SIMGPU_DEV", "")
-    monkeypatch.setattr("gpuplane.mps.node.mount_shm", lambda *places: None)
+    for mount in ("mount_shm", "mount_pipe"):
+        monkeypatch.setattr(f"gpuplane.mps.node.{mount}", lambda *places: None)
     yield Machine(tmp_path / "root")
 
 
