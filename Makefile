@@ -19,7 +19,7 @@ REAL_CLUSTER := packages/gpuplane/tests/kubernetes $(ANY_CLUSTER)
 # Modules of another Python are none of the environment's.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: demo test lint bench docs image chart lock setup clean
+.PHONY: demo test lint bench docs image audit chart lock setup clean
 
 demo:
 	@$(PYTHON) tools/environment.py demo
@@ -77,6 +77,10 @@ docs: setup
 
 image: setup
 	$(BIN)/python deploy/image/build.py
+
+# Known vulnerabilities of what the lock pins, by PyPI's database; nothing is installed but the program that asks.
+audit: setup
+	$(BIN)/uv tool run pip-audit --disable-pip --require-hashes --requirement requirements.lock $(AUDIT)
 
 # What of the chart comes from the code and from the installation's manifests.
 chart: setup

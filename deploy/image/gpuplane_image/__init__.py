@@ -2,5 +2,14 @@
 
 from .errors import ImageError
 from .images import ImageInfo, build, small_image, vectoradd_image
+from .sbom import bill_of_materials, write_sbom
 
-__all__ = ["ImageError", "ImageInfo", "build", "small_image", "vectoradd_image"]
+__all__ = [
+    "ImageError",
+    "ImageInfo",
+    "bill_of_materials",
+    "build",
+    "small_image",
+    "vectoradd_image",
+    "write_sbom",
+]

@@ -84,6 +84,18 @@ def test_a_directory_remembers_what_it_was_told(tmp_path):
     assert directory.endpoint() == ServerEndpoint("https://x:1", 1)
 
 
+def test_a_cluster_is_its_owners_alone(tmp_path):
+    """Its logs and objects are read by no other user, whatever the umask is, also below a directory of before."""
+    for place in (tmp_path / "new" / "home", tmp_path / "old"):
+        if place.name == "old":
+            (place / "clusters").mkdir(parents=True)
+            (place / "clusters").chmod(0o755)
+        directory = ClusterDirectory(GPUPLANE, "c", place)
+        directory.create(SPEC)
+        assert stat.S_IMODE(directory.path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "new/home").stat().st_mode) == 0o700
+
+
 def test_tokens_stay_and_new_nodes_get_theirs(tmp_path):
     directory = ClusterDirectory(GPUPLANE, "c", tmp_path)
     directory.create(SPEC)

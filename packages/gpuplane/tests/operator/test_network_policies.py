@@ -60,7 +60,9 @@ def servers() -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "wanted"), [(TENANT, AUTHENTICATED), (MONITORING, METRICS), (LABELLED, METRICS)], ids=str
+    ("namespace", "wanted"),
+    [(TENANT, AUTHENTICATED), (MONITORING, METRICS), (LABELLED, METRICS)],
+    ids=["tenant", "monitoring", "labelled"],
 )
 def test_a_namespace_reaches_what_is_for_it(namespace: dict[str, str], wanted: set[tuple[str, int]]) -> None:
     assert servers() == METRICS | AUTHENTICATED, "a new server needs a rule"

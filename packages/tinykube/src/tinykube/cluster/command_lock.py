@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kubekit.errors import Terminal
+from tinykube.cluster.directory import make_private
 from tinykube.distribution import Distribution
 
 _POLL_S: Final = 0.02
@@ -44,7 +45,7 @@ async def command_lock(distribution: Distribution, directory: Path, taken: Calla
     Raises Terminal when the directory cannot be made.
     """
     with usable(distribution, directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not _locked(descriptor):

@@ -105,8 +105,11 @@ class ClusterDirectory:
     # -- contents ------------------------------------------------------------------------------------------------
     def create(self, spec: ClusterSpec) -> None:
         """Makes the directory, or writes a new spec into the one that is there."""
+        # NB: closed here and not below: pods of a node have user ids of their own, and see what is mounted for them.
+        make_private(self.path.parent)
+        self.path.parent.chmod(0o700)  # one of an earlier version
         for path in (self.path, self.logs, self.run, self.nodes, self.pki):
-            path.mkdir(parents=True, exist_ok=True, mode=0o755 if path is not self.pki else 0o700)
+            path.mkdir(exist_ok=True, mode=0o755 if path is not self.pki else 0o700)
         self.write_spec(spec)
         self.ensure_tokens(spec)
 
@@ -206,6 +209,15 @@ class ClusterDirectory:
 
 def _new_token() -> str:
     return secrets.token_hex(_TOKEN_BYTES)
+
+
+def make_private(path: Path) -> None:
+    """Make a directory that only its owner reads, and the missing ones above it: logs, objects and machines of clusters
+    lie below.
+    """
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    for place in reversed(missing):
+        place.mkdir(mode=0o700, exist_ok=True)
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:
