@@ -198,6 +198,27 @@ async def test_a_node_that_never_joins_is_given_up_and_another_one_is_bought(wor
     assert len(world.cloud.running()) == 1
 
 
+async def test_a_pool_says_whether_its_nodes_join(world: AutoscalerWorld) -> None:
+    def healthy() -> str:
+        found = world.registry.get(PROVISIONERS, None, "gpu") or {}
+        conditions = found.get("status", {}).get("conditions", ())
+        return next((one["status"] for one in conditions if one["type"] == "NodeRegistrationHealthy"), "")
+
+    await world.add_provisioner("gpu")
+    world.joins = lambda instance: len(world.cloud.launched) > 2
+    async with world.autoscaling():
+        await world.add_pods(1)
+        await world.until(lambda: len(world.cloud.launched) == 2, 1000, step=5)
+        await world.pass_time(30)
+        assert healthy() == "True", "one node of four may fail"
+        await world.until(lambda: healthy() == "False", 1000, step=5)
+        await world.until(world.bound)
+        for number in range(3):
+            await world.add_pods(1)
+            await world.until(lambda number=number: len(world.bound()) == number + 2)  # type: ignore[misc]
+        await world.until(lambda: healthy() == "True")
+
+
 async def test_a_lost_answer_of_the_cloud_buys_nothing_twice(world: AutoscalerWorld) -> None:
     faults = [CloudFault.AFTER, CloudFault.BEFORE, CloudFault.AFTER]
     launches = 0

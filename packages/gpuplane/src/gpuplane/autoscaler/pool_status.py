@@ -10,6 +10,7 @@ from gpuplane.api import karpenter
 from gpuplane.api.karpenter import NodePool, Provisioner, declared_pool
 from gpuplane.api.nodeclaim import READY, NodeClaim
 from gpuplane.autoscaler.cloud import CloudView
+from gpuplane.autoscaler.lifecycle.registrations import Registrations
 from gpuplane.autoscaler.nodeclaims import with_condition
 from gpuplane.autoscaler.quantities import as_quantities
 from gpuplane.autoscaler.snapshot import used_of_pool
@@ -19,6 +20,10 @@ from kubekit.kube import Client, Clock, Controller, NotFound, Source
 
 VALID: Final = "ValidationSucceeded"
 CLASS_READY: Final = "NodeClassReady"
+JOINING: Final = "NodeRegistrationHealthy"
+_NOT_JOINING: Final = (
+    "half of the last four nodes or more did not join within 15 min; look at the machine's user data, role and network"
+)
 LOOK_SECONDS: Final = 60.0  # between two looks at what a class means in the cloud
 _MANAGER: Final = names.FIELD_MANAGER_PREFIX + "autoscaler"
 _GATHER_SECONDS: Final = 1.0
@@ -27,8 +32,11 @@ _GATHER_SECONDS: Final = 1.0
 class PoolStatusController:
     """Reconciles the status of pools; one key for each."""
 
-    def __init__(self, client: Client, watch: ClusterWatch, cloud: CloudView, clock: Clock) -> None:
+    def __init__(
+        self, client: Client, watch: ClusterWatch, cloud: CloudView, registrations: Registrations, clock: Clock
+    ) -> None:
         self._client = client
+        self._registrations = registrations
         self._watch = watch
         self._cloud = cloud
         self._clock = clock
@@ -71,7 +79,12 @@ class PoolStatusController:
         used = used_of_pool(pool.metadata.name, self._watch.claims.items(), None)
         refused = why_refused(pool)
         trouble = "" if refused else (await self._cloud.resolved(declared_pool(pool), self._watch.classes())).trouble
-        conditions = pool_conditions_of(pool, refused, trouble, self._clock.wall())
+        now = self._clock.wall()
+        conditions = pool_conditions_of(pool, refused, trouble, now)
+        healthy = self._registrations.healthy(pool.metadata.name)
+        if healthy is not None:
+            state = ("True", JOINING, "") if healthy else ("False", "RegistrationFailed", _NOT_JOINING)
+            conditions = with_condition(conditions, JOINING, *state, now, pool.metadata.generation)
         status: dict[str, Any] = {"resources": dict(as_quantities(used)), "conditions": to_dict(conditions)}
         return status | ({"nodes": used["nodes"]} if isinstance(pool, NodePool) else {})
 

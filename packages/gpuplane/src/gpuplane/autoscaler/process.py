@@ -82,7 +82,7 @@ class AutoscalerProcess:
             self.watch, self.cloud, provider, self.closed, self.lives, self._events, clock
         )
         self.garbage = InstanceCollector(client, self.watch, provider, self.lives, clock)
-        self.pools = PoolStatusController(client, self.watch, self.cloud, clock)
+        self.pools = PoolStatusController(client, self.watch, self.cloud, self.lifecycle.registrations, clock)
         self.classes = ClassStatusController(client, self.watch, self.cloud, clock)
         parts = (client, self.informers)
         self.disruption = NodeDisruptionController(

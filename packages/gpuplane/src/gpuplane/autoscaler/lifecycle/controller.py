@@ -18,8 +18,9 @@ from gpuplane.api.nodeclaim import INITIALIZED, INITIALIZED_LABEL, LAUNCHED, REG
 from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView, machine_class
 from gpuplane.autoscaler.lifecycle import joining, launch
+from gpuplane.autoscaler.lifecycle.registrations import Registrations
 from gpuplane.autoscaler.lifecycle.writer import LifecycleWriter
-from gpuplane.autoscaler.nodeclaims import difference, with_condition, with_ready
+from gpuplane.autoscaler.nodeclaims import CLASS_HASH_ANNOTATION, difference, with_condition, with_ready
 from gpuplane.autoscaler.nodes import claim_options, is_true
 from gpuplane.autoscaler.options import NodeOption
 from gpuplane.autoscaler.providers.provider import CloudProvider, NoCapacity
@@ -40,7 +41,10 @@ _BEHIND_SECONDS: Final = 0.5
 
 
 class LifecycleController:
-    """Brings claims from their creation to an initialised node. `writer` counts its deletions."""
+    """Brings claims from their creation to an initialised node. `writer` counts its deletions.
+
+    `registrations` are those of the nodes that joined, or did not in time.
+    """
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class LifecycleController:
         clock: Clock,
     ) -> None:
         self.writer = writer
+        self.registrations = Registrations()
         self._watch = watch
         self._cloud = cloud
         self._provider = provider
@@ -168,6 +173,7 @@ class LifecycleController:
             left = self._left(claim, REGISTRATION_SECONDS)
             if left <= 0:
                 self._recorder.event(claim, "Warning", "RegistrationTimeout", "its node did not join within 15 min")
+                self._note(claim, joined=False)
                 await self.writer.delete(claim, "RegistrationTimeout")
                 return None
             await self._set(claim, {}, REGISTERED, "Unknown", "NodeNotFound", "the node has not joined yet")
@@ -177,8 +183,13 @@ class LifecycleController:
             return _AGAIN_SECONDS
         await self.writer.patch_node(node, joining.registration_patch(claim, node))
         log.info("registered claim=%s node=%s", claim.metadata.name, node.metadata.name)
+        self._note(claim, joined=True)
         await self._set(claim, {"nodeName": node.metadata.name}, REGISTERED, "True", "Registered", "")
         return None
+
+    def _note(self, claim: NodeClaim, *, joined: bool) -> None:
+        pool = claim.metadata.labels.get(karpenter.POOL_LABEL, "")
+        self.registrations.note(pool, claim.metadata.annotations.get(CLASS_HASH_ANNOTATION, ""), joined)
 
     # -- initialisation ----------------------------------------------------------------------------------------------
 
