@@ -19,7 +19,7 @@ import msgspec
 from gpuplane.scheduler import wire
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.feasibility import FITS, Answers, FeasibilityCache
-from gpuplane.scheduler.nominations import Nominations
+from gpuplane.scheduler.nominations import GPUNominations
 from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck
 from gpuplane.scheduler.reservation import ReservationState
@@ -67,7 +67,7 @@ class Filtering:
         self._policies = policies
         self._quotas = quotas
         self._waiting = waiting
-        self.nominations = Nominations(policies)
+        self.nominations = GPUNominations(policies)
         self._asked: OrderedDict[str, CachedPod] = OrderedDict()
 
     def asked(self, uid: str) -> CachedPod | None:
@@ -176,7 +176,7 @@ class Filtering:
         return self.nominations.refuses(pod, state) if state is not None and node in self.nominations else ""
 
     def allows(self, pod: CachedPod, node: str) -> bool:
-        """Return whether the pod gets GPUs of the node now, beside nominated pods. Raises Retryable as `check`."""
+        """Return whether the pod gets GPUs of the node now, next to nominated pods. Raises Retryable as `check`."""
         if self._cluster.unusable(node) or self.check(pod)(node).reason:
             return False
         if self.answers(pod.request).lacking(node) is not FITS:

@@ -20,7 +20,7 @@ from gpuplane.sharing.placement.fit import rate, taken
 REASON: Final = "its free GPUs are for a pod of higher priority that waits for them"
 
 
-class Nominations:
+class GPUNominations:
     """The nominated pods with GPUs, by node."""
 
     def __init__(self, policies: Policies) -> None:
@@ -63,7 +63,7 @@ class Nominations:
         return "" if self.fits(pod, state) else REASON
 
     def fits(self, pod: CachedPod, state: NodeState) -> bool:
-        """Return whether the pod fits beside the nominated pods that come before it."""
+        """Return whether the pod fits next to the nominated pods that come before it."""
         left: NodeState | None = state
         for other in self._before(pod, state.name):
             left = self._less(left, other.request)

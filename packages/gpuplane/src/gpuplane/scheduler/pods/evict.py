@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The nomination is kept in memory before the first victim is deleted, so that nobody gets the room in between.
+- The nomination is kept in memory before the first victim is deleted, so that no other pod gets the room in between.
 - A victim is deleted only under the uid that was decided about.
 - When something fails the nomination is withdrawn and the pod is tried again: it decides on what is there then.
 """

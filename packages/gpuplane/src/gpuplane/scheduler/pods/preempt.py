@@ -1,6 +1,6 @@
 """Preemption that sees shares: the pods to evict so that a more important pod gets the GPUs that it needs.
 
-kube-scheduler counts the GPUs of a node together, so it evicts nobody when only fragments are in the way. Here each way
+kube-scheduler counts the GPUs of a node together, so it evicts no pod when only fragments are in the way. Here each way
 to make room is tried GPU by GPU: the holders of one GPU (of several GPUs for a pod with whole ones), and all pods of
 lower priority, as kube-scheduler does. Of these ways the one counts that breaks the fewest disruption budgets, then the
 one with the least important pods, then with the fewest. The rules between nodes are kube-scheduler's.

@@ -181,7 +181,7 @@ class PodScheduler:
             decision = choose_node(pod, model.cache, self._filtering, random.randrange(1 << 30))
             if not decision.node and ERROR not in decision.causes:
                 decision = self._make_room(pod, decision)
-                # Making room changes the cache, and so does the next change: then it is decided anew.
+                # Making room changes the cache, and so does the next change: then it is decided again.
                 self._refused_at = model.cache.revision, self._cluster.ledger.revision, model.changes
                 self._refused[pod.kind] = decision
         return decision
