@@ -219,6 +219,26 @@ async def test_a_pool_says_whether_its_nodes_join(world: AutoscalerWorld) -> Non
         await world.until(lambda: healthy() == "True")
 
 
+async def test_a_cloud_that_does_not_answer_ends_no_claim_and_no_pool(world: AutoscalerWorld) -> None:
+    def ready() -> str:
+        found = world.registry.get(PROVISIONERS, None, "gpu") or {}
+        return next(one["status"] for one in found["status"]["conditions"] if one["type"] == "Ready")
+
+    await world.add_provisioner("gpu")
+    async with world.autoscaling():
+        await world.add_pods(1)
+        await world.until(world.claims, step=0.1)
+        name = world.claims()[0]["metadata"]["name"]
+        world.cloud._fault = lambda: CloudFault.BEFORE
+        await world.pass_time(90)
+        assert [claim["metadata"]["name"] for claim in world.claims()] == [name]
+        assert world.events("NodeClassNotReady") == [] and ready() == "True"
+        world.cloud._fault = lambda: CloudFault.NONE
+        await world.until(world.bound)
+        assert [claim["metadata"]["name"] for claim in world.claims()] == [name]
+    assert len(world.cloud.launched) == 1
+
+
 async def test_a_lost_answer_of_the_cloud_buys_nothing_twice(world: AutoscalerWorld) -> None:
     faults = [CloudFault.AFTER, CloudFault.BEFORE, CloudFault.AFTER]
     launches = 0

@@ -12,7 +12,7 @@ from gpuplane.autoscaler.catalogue import InstanceType
 from gpuplane.autoscaler.options import Learned
 from gpuplane.autoscaler.providers.provider import CloudProvider, MachineClass, Offering, ResolvedClass
 from gpuplane.autoscaler.snapshot import ClosedOffering, CloudFacts
-from kubekit.errors import KubekitError
+from kubekit.errors import KubekitError, Retryable, Terminal
 from kubekit.kube import Clock
 
 log = logging.getLogger("gpuplane.autoscaler")
@@ -93,13 +93,20 @@ class CloudView:
 
     async def resolved(self, pool: DeclaredPool, classes: Iterable[DeclaredClass]) -> ResolvedClass:
         """Return what a pool's class means now; whatever fails is its `trouble`, so that other pools go on."""
+        try:
+            return await self.class_of(pool, classes)
+        except Retryable as error:
+            return ResolvedClass(trouble=str(error))
+
+    async def class_of(self, pool: DeclaredPool, classes: Iterable[DeclaredClass]) -> ResolvedClass:
+        """Return what a pool's class means now. Raises Retryable where the cloud could not be asked."""
         machines = machine_class(pool, classes)
         if machines is None:
             what = f"{pool.class_kind} {pool.class_name}, which the pool names, does not exist"
             return ResolvedClass(trouble=f"{what}; create it")
         try:
             return await self._provider.resolve(machines)
-        except KubekitError as error:
+        except Terminal as error:
             return ResolvedClass(trouble=str(error))
 
     async def meaning(self, one: DeclaredClass) -> ResolvedClass:

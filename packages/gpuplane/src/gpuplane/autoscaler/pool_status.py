@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -16,8 +17,10 @@ from gpuplane.autoscaler.quantities import as_quantities
 from gpuplane.autoscaler.snapshot import used_of_pool
 from gpuplane.autoscaler.watch import ClusterWatch, why_refused
 from kubekit.api.meta import Condition, to_dict
+from kubekit.errors import Retryable
 from kubekit.kube import Client, Clock, Controller, NotFound, Source
 
+log = logging.getLogger("gpuplane.autoscaler")
 VALID: Final = "ValidationSucceeded"
 CLASS_READY: Final = "NodeClassReady"
 JOINING: Final = "NodeRegistrationHealthy"
@@ -78,9 +81,15 @@ class PoolStatusController:
     async def _status(self, pool: Provisioner | NodePool) -> dict[str, Any]:
         used = used_of_pool(pool.metadata.name, self._watch.claims.items(), None)
         refused = why_refused(pool)
-        trouble = "" if refused else (await self._cloud.resolved(declared_pool(pool), self._watch.classes())).trouble
         now = self._clock.wall()
-        conditions = pool_conditions_of(pool, refused, trouble, now)
+        conditions: tuple[Condition, ...] = pool.status.conditions
+        try:
+            trouble = (
+                "" if refused else (await self._cloud.class_of(declared_pool(pool), self._watch.classes())).trouble
+            )
+            conditions = pool_conditions_of(pool, refused, trouble, now)
+        except Retryable as error:
+            log.warning("class not looked up, its pool's conditions stay pool=%s: %s", pool.metadata.name, error)
         healthy = self._registrations.healthy(pool.metadata.name)
         if healthy is not None:
             state = ("True", JOINING, "") if healthy else ("False", "RegistrationFailed", _NOT_JOINING)

@@ -111,7 +111,8 @@ class LifecycleController:
             return None
         classes = self._watch.classes()
         machines = machine_class(pool, classes)
-        resolved = await self._cloud.resolved(pool, classes)
+        # NB: a cloud that does not answer says nothing about the class. The claim stays, for its instance may be there.
+        resolved = await self._cloud.class_of(pool, classes)
         if machines is None or resolved.trouble:
             self._recorder.event(claim, "Warning", "NodeClassNotReady", resolved.trouble)
             await self.writer.delete(claim, "NodeClassNotReady")
