@@ -26,7 +26,7 @@ from figures import show
 from gpuplane.cli.components import OPERANDS
 
 GPUPLANE = [sys.executable, "-m", "gpuplane"]
-PACKAGES = ("gpuplane", "google.protobuf", "h2", "hpack", "httptools", "hyperframe", "msgspec", "yaml")
+PACKAGES = ("gpuplane", "kubekit", "google.protobuf", "h2", "hpack", "httptools", "hyperframe", "msgspec", "yaml")
 GOAL_MB = 45.0  # megabytes of 1,000,000 bytes, which is 43 MiB
 SCRAPES = 10
 

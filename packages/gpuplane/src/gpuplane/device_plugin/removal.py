@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 
 from gpuplane import names
 from gpuplane.api.gpunode import StageName
@@ -27,6 +26,8 @@ async def uninstall(context: OperandContext) -> None:
                 where=context.node_name,
                 cure="it goes on by itself once they have ended",
             )
+        import shutil  # late: 2 MB, and only where a node is given back
+
         await asyncio.to_thread(shutil.rmtree, place)
         context.host.remove_dir(names.STATE_DIR)
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import sys
-from importlib import resources
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from gpuplane import names
@@ -24,7 +24,7 @@ from kubekit.errors import KubekitError
 from kubekit.kube import AlreadyExists, ApiError, Informer, NotFound
 
 NAME: Final = names.VALIDATION_POD
-MANIFEST: Final = "validation-pod.yaml"
+MANIFEST: Final = Path(__file__).with_name("validation-pod.yaml")  # importlib.resources would take 2 MB of memory
 PATIENCE_SECONDS: Final = 180.0
 GRACE_SECONDS: Final = 10.0
 LOG_LINES: Final = 5
@@ -85,7 +85,7 @@ def manifest(context: OperandContext, ours: ValidatorPod | None, offer: GpuOffer
     """
     import yaml  # late: 4 MB, and most validators find their proof from before
 
-    pod: dict[str, Any] = yaml.safe_load(resources.files(__package__).joinpath(MANIFEST).read_text())
+    pod: dict[str, Any] = yaml.safe_load(MANIFEST.read_text())
     metadata, spec = pod["metadata"], pod["spec"]
     metadata |= {"name": pod_name(context.node_name), "namespace": context.namespace}
     affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
