@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import ssl
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +18,7 @@ from gpuplane.explain.pool_reading import read_buying_facts
 from gpuplane.operator.installation import resource_of
 from kubekit.api.core import Event, EventSource, ObjectReference
 from kubekit.api.meta import Condition, ObjectMeta
-from kubekit.kube import ApiEndpoint, Client
-from kubekit.kube.auth import StaticAuth
-from tinykube.apiserver.identity import ADMIN, service_account_user
+from tests.support.api_client import connected
 from tinykube.apiserver.server import ApiServer
 
 POD: dict[str, Any] = {"metadata": {"name": "train", "namespace": "ml", "uid": "1"}, "spec": {}}
@@ -137,20 +132,6 @@ def test_the_newest_trace_of_the_autoscaler_counts(case: str) -> None:
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
-    server = await ApiServer.start(tmp_path / "pki")
-    server.extensions.identity.add("admin", ADMIN)
-    server.extensions.identity.add("nobody", service_account_user("ml", "nobody"))
-    yield server
-    await server.stop()
-
-
-def connected(server: ApiServer, who: str = "admin") -> Client:
-    tls = ssl.create_default_context(cafile=str(server.authority))
-    return Client(ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))
 
 
 async def test_traces_are_read_as_far_as_the_user_may_read_them(server: ApiServer) -> None:

@@ -6,9 +6,6 @@ import copy
 import json
 import re
 import shlex
-import ssl
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,8 +28,7 @@ from gpuplane.explain.pool_trouble import PoolTrouble
 from gpuplane.explain.pools import PoolFacts, pool_answers
 from gpuplane.operator.installation import resource_of
 from kubekit.api.core import Taint
-from kubekit.kube import ApiEndpoint, Client
-from kubekit.kube.auth import StaticAuth
+from kubekit.kube import Client
 from packages.gpuplane.tests.cli.explained_pools import (
     CLASS_SPEC,
     GUARDED,
@@ -45,7 +41,7 @@ from packages.gpuplane.tests.cli.explained_pools import (
     pool,
     printed,
 )
-from tinykube.apiserver.identity import ADMIN, service_account_user
+from tests.support.api_client import connected
 from tinykube.apiserver.server import ApiServer
 
 
@@ -277,20 +273,6 @@ def test_a_pod_that_names_another_pool_is_not_told_to_leave_it() -> None:
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
-    server = await ApiServer.start(tmp_path / "pki")
-    server.extensions.identity.add("admin", ADMIN)
-    server.extensions.identity.add("nobody", service_account_user("ml", "nobody"))
-    yield server
-    await server.stop()
-
-
-def connected(server: ApiServer, who: str = "admin") -> Client:
-    tls = ssl.create_default_context(cafile=str(server.authority))
-    return Client(ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))
 
 
 async def test_pools_are_read_with_the_daemonsets_that_take_a_part_of_their_nodes(server: ApiServer) -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import io
-import ssl
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from gpuplane.api.karpenter import DeclaredPool, Provisioner
 from gpuplane.api.karpenter_crds import karpenter_crds
@@ -23,10 +19,8 @@ from gpuplane.cli.status_text import nodes_page, progress
 from gpuplane.cli.terminal import Console
 from gpuplane.operator.installation import resource_of
 from kubekit.api.meta import Condition, ObjectMeta
-from kubekit.kube import ApiEndpoint, Client
-from kubekit.kube.auth import StaticAuth
+from tests.support.api_client import connected
 from tests.support.until import until
-from tinykube.apiserver.identity import ADMIN, service_account_user
 from tinykube.apiserver.server import ApiServer
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -125,20 +119,6 @@ def test_json_lists_the_pools() -> None:
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
-    server = await ApiServer.start(tmp_path / "pki")
-    server.extensions.identity.add("admin", ADMIN)
-    server.extensions.identity.add("nobody", service_account_user("ml", "nobody"))
-    yield server
-    await server.stop()
-
-
-def connected(server: ApiServer, who: str = "admin") -> Client:
-    tls = ssl.create_default_context(cafile=str(server.authority))
-    return Client(ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))
 
 
 async def test_pools_are_read_where_their_kinds_are_served_and_the_user_may_read_them(server: ApiServer) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from gpuplane.operator.installation import manifests, resource_of
 from gpuplane.operator.operator import OperatorProcess
 from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.upgrade import controller, decide
-from kubekit.kube import ApiEndpoint, Client
-from kubekit.kube.auth import StaticAuth
+from kubekit.kube import Client
+from tests.support.api_client import connected
 from tests.support.until import until
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.identity import ADMIN, service_account_user
@@ -277,11 +276,6 @@ async def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 async def admin(played: Played) -> AsyncIterator[Client]:
     async with connected(played.server) as client:
         yield client
-
-
-def connected(server: ApiServer, who: str = "admin") -> Client:
-    tls = ssl.create_default_context(cafile=str(server.authority))
-    return Client(ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))
 
 
 @contextlib.asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from gpuplane.operator.installation import everything, installation, removals, r
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, Terminal
-from kubekit.kube import ApiEndpoint, Client, Forbidden, Invalid
-from kubekit.kube.auth import StaticAuth
+from kubekit.kube import Client, Forbidden, Invalid
+from tests.support.api_client import connected
 from tinykube.apiserver.identity import ADMIN, service_account_user
 from tinykube.apiserver.server import ApiServer
 
@@ -123,11 +122,6 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
     server.extensions.identity.add("autoscaler", service_account_user(names.OPERATOR_NAMESPACE, NAME))
     yield server
     await server.stop()
-
-
-def connected(server: ApiServer, who: str = "admin") -> Client:
-    tls = ssl.create_default_context(cafile=str(server.authority))
-    return Client(ApiEndpoint(host="127.0.0.1", port=server.port, auth=StaticAuth(token=who), tls=tls))
 
 
 async def installed(client: Client) -> None:

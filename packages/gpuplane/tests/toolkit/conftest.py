@@ -170,3 +170,20 @@ def machine(
 @pytest.fixture
 def tree_of() -> Callable[[Path], Tree]:
     return tree
+
+
+@pytest.fixture
+def nvidias_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's own toolkit programs as the image's, for machines with a real runtime; without either, skip the test."""
+    # Late: the other tests of this folder build nothing.
+    from deploy.image.gpuplane_image import ImageError
+    from deploy.image.gpuplane_image.images import nvidia_programs
+    from packages.gpuplane.tests.toolkit.real_machine import lacking
+
+    why = lacking() if request.config.getoption("--cluster") == "real" else "runs with --cluster real"
+    if why:
+        pytest.skip(why)
+    try:
+        monkeypatch.setattr(shipped, "IMAGE", nvidia_programs())
+    except ImageError as error:
+        pytest.skip(f"NVIDIA's programs cannot be built: {error}")

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.image.gpuplane_image import ImageError
-from deploy.image.gpuplane_image.images import nvidia_programs
 from gpuplane.toolkit import apply, observe, plan, shipped
 from gpuplane.toolkit.cdi_spec import MANAGEMENT_SPEC, SPEC
 from packages.gpuplane.tests.toolkit.cri import CRI
@@ -22,27 +19,17 @@ from packages.gpuplane.tests.toolkit.real_machine import (
     RELEASES,
     RealMachine,
     containerd_machine,
-    lacking,
     started,
 )
 from tests.support.until import until
 
-pytestmark = pytest.mark.deadline(600)  # a machine is made, and its runtime started, in the test itself
+pytestmark = [
+    pytest.mark.deadline(600),  # a machine is made, and its runtime started, in the test itself
+    pytest.mark.usefixtures("nvidias_programs"),
+]
 
 VIDEO = 44
 USER = 1000
-
-
-@pytest.fixture(autouse=True)
-def _programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    why = lacking() if request.config.getoption("--cluster") == "real" else "runs with --cluster real"
-    if why:
-        pytest.skip(why)
-    try:
-        monkeypatch.setattr(shipped, "IMAGE", nvidia_programs())
-    except ImageError as error:
-        pytest.skip(f"NVIDIA's programs cannot be built: {error}")
-    yield
 
 
 def close(machine: RealMachine, name: str) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deploy.image.gpuplane_image import ImageError
-from deploy.image.gpuplane_image.images import nvidia_programs
-from gpuplane.toolkit import apply, health, observe, plan, shipped
+from gpuplane.toolkit import apply, health, observe, plan
 from gpuplane.toolkit.applying import unconfigure
 from gpuplane.toolkit.cdi_spec import SPEC
 from gpuplane.toolkit.places import DOCKER as DOCKER_PATHS
@@ -27,27 +24,17 @@ from packages.gpuplane.tests.toolkit.real_machine import (
     bring_busybox,
     containerd_machine,
     docker_machine,
-    lacking,
     started,
 )
 from tests.support.until import until
 
-pytestmark = pytest.mark.deadline(600)  # a machine is made, and its runtime started, in the test itself
+pytestmark = [
+    pytest.mark.deadline(600),  # a machine is made, and its runtime started, in the test itself
+    pytest.mark.usefixtures("nvidias_programs"),
+]
 
 SLEEP = ("/bin/busybox", "sleep", "1000")
 TOOLKIT = "usr/local/nvidia"
-
-
-@pytest.fixture(autouse=True)
-def _programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    why = lacking() if request.config.getoption("--cluster") == "real" else "runs with --cluster real"
-    if why:
-        pytest.skip(why)
-    try:
-        monkeypatch.setattr(shipped, "IMAGE", nvidia_programs())
-    except ImageError as error:
-        pytest.skip(f"NVIDIA's programs cannot be built: {error}")
-    yield
 
 
 VISIBLE = f"ls /dev /{LIB} 2>/dev/null"

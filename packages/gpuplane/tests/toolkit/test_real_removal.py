@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deploy.image.gpuplane_image import ImageError
-from deploy.image.gpuplane_image.images import nvidia_programs
-from gpuplane.toolkit import apply, observe, plan, shipped
+from gpuplane.toolkit import apply, observe, plan
 from gpuplane.toolkit.applying import unconfigure
 from packages.gpuplane.tests.toolkit.machine import GPUS, VERSION
-from packages.gpuplane.tests.toolkit.real_machine import BUSYBOX, RELEASES, containerd_machine, lacking, started
+from packages.gpuplane.tests.toolkit.real_machine import BUSYBOX, RELEASES, containerd_machine, started
 
-pytestmark = pytest.mark.deadline(600)  # a machine is made, and its runtime started, in the test itself
+pytestmark = [
+    pytest.mark.deadline(600),  # a machine is made, and its runtime started, in the test itself
+    pytest.mark.usefixtures("nvidias_programs"),
+]
 
 TOOLKIT = "usr/local/nvidia/toolkit"
-
-
-@pytest.fixture(autouse=True)
-def _programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    why = lacking() if request.config.getoption("--cluster") == "real" else "runs with --cluster real"
-    if why:
-        pytest.skip(why)
-    try:
-        monkeypatch.setattr(shipped, "IMAGE", nvidia_programs())
-    except ImageError as error:
-        pytest.skip(f"NVIDIA's programs cannot be built: {error}")
-    yield
 
 
 @pytest.mark.parametrize("release", RELEASES)
