@@ -42,6 +42,7 @@ int cuCtxSynchronize(void) {{ return 0; }}
 int cuStreamIsCapturing(void *stream, int *status) {{ (void)stream; *status = 0; return 0; }}
 int cuEventCreate(void **event, unsigned flags) {{ (void)flags; *event = &next; return 0; }}
 int cuEventDestroy_v2(void *event) {{ (void)event; return 0; }}
+int cuEventElapsedTime(float *ms, void *start, void *end) {{ (void)start; (void)end; *ms = 0.002f; return 0; }}
 int cuEventQuery(void *event) {{ (void)event; return 0; }}
 int cuEventRecord(void *event, void *stream) {{ (void)event; (void)stream; return 0; }}
 int cuEventSynchronize(void *event) {{ (void)event; return 0; }}
@@ -153,7 +154,7 @@ def main() -> None:
     fast, mean, memory = (over - base for over, base in zip(limited, plain, strict=True))
     show("launch, forwarded only", plain[0], "ns")
     show("launch over that, fast path", fast, "ns", goal=15, peer="HAMi-core: 2-9% of a token of vLLM")
-    show("launch over that, with every 64th's look", mean, "ns", goal=15)
+    show("launch over that, with every 16th's look", mean, "ns", goal=15)
     show("allocation over forwarded", memory, "ns", goal=1000, peer="HAMi-core: 1.1 ms to enforce")
 
 

@@ -146,7 +146,7 @@ mismatch:
 static void clear_slot(struct simgpu_state *state, struct simgpu_slot *slot)
 {
 	for (uint32_t gpu = 0; gpu < state->gpu_count; gpu++)
-		simgpu_forget_queued(&state->gpus[gpu], slot->tail[gpu]);
+		simgpu_forget_queued(state, gpu, slot);
 	memset((char *)slot + sizeof slot->pid, 0, sizeof *slot - sizeof slot->pid);
 	__atomic_store_n(&slot->pid, 0, __ATOMIC_SEQ_CST);
 }

@@ -190,8 +190,8 @@ struct simgpu_span simgpu_run(struct simgpu *view, uint32_t gpu, uint64_t ready,
 /* Whether another process had work on this GPU a moment ago. */
 bool simgpu_contended(const struct simgpu *view, uint32_t gpu);
 struct simgpu_span simgpu_copy(struct simgpu *view, uint32_t gpu, uint64_t ready, uint64_t bytes, bool to_device);
-/* Takes back what a process that is gone had queued, if nobody queued behind it. `tail` is when its last work ends. */
-void simgpu_forget_queued(struct simgpu_gpu *gpu, uint64_t tail);
+/* Takes back what a process that is gone had queued, as far as nobody queued behind it. */
+void simgpu_forget_queued(struct simgpu_state *state, uint32_t number, const struct simgpu_slot *gone);
 double simgpu_busy(const struct simgpu_gpu *gpu, uint64_t window);        /* 0 to 1 */
 double simgpu_memory_busy(const struct simgpu_gpu *gpu, uint64_t window);
 double simgpu_slot_busy(const struct simgpu_slot *slot, uint32_t gpu, uint64_t window);

@@ -10,6 +10,7 @@
 
 #define SPIN_NS 60000ull
 #define RECENT_NS 50000000ull
+#define SLICE_NS 1000000000ull
 #define BUCKETS_SPAN (SIMGPU_BUCKETS * SIMGPU_BUCKET_NS)
 
 uint64_t simgpu_now(void)
@@ -48,11 +49,11 @@ static void add_span(uint64_t *ring, uint32_t count, uint64_t start, uint64_t en
 	}
 }
 
-/* Adds work to a ring, or what is too long for it to the one long piece, which grows when it goes on without a pause.
-   Half of the ring, because work may begin in the future and must not overwrite what is being read. */
+/* Adds work to a ring, or what ends too far ahead for it to the one long piece, which grows when it goes on without a
+   pause. Half of the ring, because work in the future must not overwrite what is being read. */
 static void add_work(uint64_t *ring, uint32_t count, uint64_t *long_start, uint64_t *long_end, struct simgpu_span span)
 {
-	if (span.end - span.start < count * SIMGPU_BUCKET_NS / 2) {
+	if (span.end < simgpu_now() + count * SIMGPU_BUCKET_NS / 2) {
 		add_span(ring, count, span.start, span.end);
 		return;
 	}
@@ -83,17 +84,22 @@ static double ring_busy(const uint64_t *ring, uint32_t count, uint64_t window, u
 	return busy > 1 ? 1 : busy;
 }
 
-static struct simgpu_span reserve(uint64_t *timeline, uint64_t ready, uint64_t cost)
+/* `own` is when the caller's own work ends. What others have queued keeps it waiting for SLICE_NS at most: a GPU has time
+   slices, and the others' work ends later by as much. */
+static struct simgpu_span reserve(uint64_t *timeline, uint64_t own, uint64_t ready, uint64_t cost)
 {
 	struct simgpu_span span;
-	uint64_t tail = __atomic_load_n(timeline, __ATOMIC_SEQ_CST);
-	uint64_t now = simgpu_now();
+	uint64_t tail = __atomic_load_n(timeline, __ATOMIC_SEQ_CST), after;
+	uint64_t now = simgpu_now(), slice = now + SLICE_NS;
 	do {
 		span.start = tail > now ? tail : now;
+		if (span.start > slice && own < span.start)
+			span.start = own > slice ? own : slice;
 		if (ready > span.start)
 			span.start = ready;
 		span.end = span.start + cost;
-	} while (!__atomic_compare_exchange_n(timeline, &tail, span.end, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+		after = tail + cost > span.end && tail > now ? tail + cost : span.end;
+	} while (!__atomic_compare_exchange_n(timeline, &tail, after, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
 	return span;
 }
 
@@ -101,13 +107,13 @@ struct simgpu_span simgpu_run(struct simgpu *view, uint32_t number, uint64_t rea
 {
 	struct simgpu_gpu *gpu = &view->state->gpus[number];
 	struct simgpu_slot *slot = &view->state->slots[view->slot];
-	struct simgpu_span span = reserve(view->portion ? &slot->tail[number] : &gpu->timeline, ready, cost);
+	struct simgpu_span span = reserve(view->portion ? &slot->tail[number] : &gpu->timeline, slot->tail[number], ready, cost);
 	__atomic_store_n(&slot->tail[number], span.end, __ATOMIC_SEQ_CST);
 	__atomic_add_fetch(&gpu->busy_ns, view->portion ? cost / 100 * view->portion : cost, __ATOMIC_RELAXED);
 	add_work(gpu->buckets, SIMGPU_BUCKETS, &gpu->long_start, &gpu->long_end, span);
 	uint64_t memory_end = span.start + (memory_ns < cost ? memory_ns : cost);
 	__atomic_add_fetch(&gpu->memory_busy_ns, memory_end - span.start, __ATOMIC_RELAXED);
-	if (memory_end - span.start < BUCKETS_SPAN / 2)
+	if (memory_end < simgpu_now() + BUCKETS_SPAN / 2)
 		add_span(gpu->memory_buckets, SIMGPU_BUCKETS, span.start, memory_end);
 	add_work(slot->buckets[number], SIMGPU_SLOT_BUCKETS, &slot->long_start[number], &slot->long_end[number], span);
 	return span;
@@ -118,22 +124,29 @@ struct simgpu_span simgpu_copy(struct simgpu *view, uint32_t number, uint64_t re
 	struct simgpu_gpu *gpu = &view->state->gpus[number];
 	uint64_t mbps = gpu->pcie_mbps ? gpu->pcie_mbps : 12000;
 	/* A microsecond to start, then as PCIe goes: bytes per MB/s are microseconds. */
-	struct simgpu_span span = reserve(&gpu->copy_timeline, ready, 1000 + bytes * 1000 / mbps);
+	struct simgpu_span span = reserve(&gpu->copy_timeline, UINT64_MAX, ready, 1000 + bytes * 1000 / mbps);
 	__atomic_add_fetch(to_device ? &gpu->pcie_rx_bytes : &gpu->pcie_tx_bytes, bytes, __ATOMIC_RELAXED);
 	if (span.end - span.start < BUCKETS_SPAN / 2)
 		add_span(gpu->memory_buckets, SIMGPU_BUCKETS, span.start, span.end);
 	return span;
 }
 
-void simgpu_forget_queued(struct simgpu_gpu *gpu, uint64_t tail)
+void simgpu_forget_queued(struct simgpu_state *state, uint32_t number, const struct simgpu_slot *gone)
 {
-	uint64_t now = simgpu_now(), expected = tail;
-	if (tail <= now || !__atomic_compare_exchange_n(&gpu->timeline, &expected, now, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	struct simgpu_gpu *gpu = &state->gpus[number];
+	uint64_t now = simgpu_now(), rest = now, timeline = __atomic_load_n(&gpu->timeline, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < SIMGPU_SLOTS; i++) {
+		const struct simgpu_slot *slot = &state->slots[i];
+		if (slot != gone && slot->pid && slot->tail[number] > rest)
+			rest = slot->tail[number];
+	}
+	if (gone->tail[number] <= now || timeline <= rest ||
+	    !__atomic_compare_exchange_n(&gpu->timeline, &timeline, rest, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 		return;
-	__atomic_sub_fetch(&gpu->busy_ns, tail - now < gpu->busy_ns ? tail - now : gpu->busy_ns, __ATOMIC_RELAXED);
-	if (gpu->long_end > now)
-		gpu->long_end = now;
-	for (uint64_t epoch = now / SIMGPU_BUCKET_NS + 1; epoch <= now / SIMGPU_BUCKET_NS + SIMGPU_BUCKETS / 2; epoch++)
+	__atomic_sub_fetch(&gpu->busy_ns, timeline - rest < gpu->busy_ns ? timeline - rest : gpu->busy_ns, __ATOMIC_RELAXED);
+	if (gpu->long_end > rest)
+		gpu->long_end = rest;
+	for (uint64_t epoch = rest / SIMGPU_BUCKET_NS + 1; epoch <= now / SIMGPU_BUCKET_NS + SIMGPU_BUCKETS / 2; epoch++)
 		gpu->buckets[epoch % SIMGPU_BUCKETS] = gpu->memory_buckets[epoch % SIMGPU_BUCKETS] = 0;
 }
 

@@ -2,12 +2,15 @@
    work queued. gate.h explains the whole. */
 #include "gate.h"
 
-CUresult cuEventSynchronize(CUevent event);
+#include <stdlib.h>
+#include <sys/prctl.h>
 
-#define BATCH_MOST 64         /* launches of a thread between two looks; twice that may be in flight */
-#define BATCH_NS 2000000ull   /* and so much work, by the measure of the last batch */
-#define LONG_NS 5000000ull    /* a single launch from here on is waited for, which costs little compared with it */
-#define EVENT_FLAGS 3u        /* sleep while waiting, no timing */
+#define PATIENCE_NS 10000000000ull
+#define STEP_LEAST_NS 10000ull
+#define STEP_MOST_NS 1000000ull
+#define EVENT_FLAGS 3u         /* sleep while waiting, no timing */
+#define TIMED_EVENT 1u
+#define SPARES 64
 
 struct gate_context *flight_know(struct gate *gate, CUcontext context)
 {
@@ -27,35 +30,171 @@ struct gate_context *flight_know(struct gate *gate, CUcontext context)
 	return empty;
 }
 
-/* Marks the end of a batch in the stream, and waits until the one before it is done. Where a single launch is long, or
-   nothing is known yet, it waits for this one: a turn must not end with seconds of work queued. */
-void flight_bound(struct gate *gate, CUcontext context, CUstream stream, unsigned launched)
+/* Until the event is reached, or for so long that it may never be: a kernel may wait for what the program does next.
+   `expected` is when it should be, 0 where nothing is known. */
+static void await(CUevent event, uint64_t expected)
+{
+	uint64_t started = clock_now(), now = started;
+	int slack = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+	while (now - started < PATIENCE_NS && REAL(cuEventQuery)(event) == CUDA_NOT_READY) {
+		uint64_t step = (now - started) / 32;
+		if (expected > now + STEP_LEAST_NS)
+			step = expected - now - STEP_LEAST_NS / 2;
+		else if (expected)
+			step = now > expected ? (now - expected) / 8 : 0;
+		if (step > STEP_MOST_NS && expected <= now)
+			step = STEP_MOST_NS;
+		clock_pause(step > STEP_LEAST_NS ? step : STEP_LEAST_NS);
+		now = clock_now();
+	}
+	prctl(PR_SET_TIMERSLACK, slack, 0, 0, 0);
+}
+
+static __thread struct launches *own_launches; /* PAGE_GPUS of them */
+static pthread_key_t ended;
+static uint64_t epoch = 1; /* grows with each context that ends, and its events with it */
+__thread struct launches *gate_measuring;
+
+/* Events of threads that have ended, for other threads. */
+static struct spare {
+	CUcontext context;
+	uint64_t epoch;
+	CUevent events[2];
+} spares[SPARES];
+static pthread_mutex_t spares_guard = PTHREAD_MUTEX_INITIALIZER;
+
+/* NB: The driver may be gone, so nothing is asked of it. */
+static void thread_ended(void *launches)
+{
+	struct launches *own = launches;
+	gate_own = gate_measuring = own_launches = NULL;
+	pthread_mutex_lock(&spares_guard);
+	for (int gpu = 0; gpu < PAGE_GPUS; gpu++)
+		for (int i = 0; own[gpu].context && i < SPARES; i++)
+			if (!spares[i].context || spares[i].epoch != LOAD(epoch)) {
+				spares[i] = (struct spare){own[gpu].context, own[gpu].epoch, {own[gpu].events[0], own[gpu].events[1]}};
+				break;
+			}
+	pthread_mutex_unlock(&spares_guard);
+	free(launches);
+}
+
+static bool take_spare(struct launches *own, CUcontext context)
+{
+	bool found = false;
+	pthread_mutex_lock(&spares_guard);
+	for (int i = 0; i < SPARES && !found; i++) {
+		found = spares[i].context == context && spares[i].epoch == LOAD(epoch);
+		if (!found)
+			continue;
+		own->events[0] = spares[i].events[0];
+		own->events[1] = spares[i].events[1];
+		spares[i].context = NULL;
+	}
+	pthread_mutex_unlock(&spares_guard);
+	return found;
+}
+
+static void make_key(void)
+{
+	pthread_key_create(&ended, thread_ended);
+}
+
+struct launches *flight_own(int gpu)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	if (!own_launches && (own_launches = calloc(PAGE_GPUS, sizeof *own_launches))) {
+		pthread_once(&once, make_key);
+		pthread_setspecific(ended, own_launches);
+	}
+	return own_launches ? &own_launches[gpu] : NULL;
+}
+
+static bool have_events(struct launches *own, CUcontext context)
+{
+	uint64_t now = LOAD(epoch);
+	if (own->context == context && own->epoch == now)
+		return true;
+	if (own->context && own->epoch == now)
+		for (int i = 0; i < 2; i++)
+			REAL(cuEventDestroy_v2)(own->events[i]);
+	own->context = NULL;
+	if (!take_spare(own, context)) {
+		if (REAL(cuEventCreate)(&own->events[0], TIMED_EVENT) != CUDA_SUCCESS)
+			return false;
+		if (REAL(cuEventCreate)(&own->events[1], TIMED_EVENT) != CUDA_SUCCESS) {
+			REAL(cuEventDestroy_v2)(own->events[0]);
+			return false;
+		}
+	}
+	own->context = context;
+	own->epoch = now;
+	return true;
+}
+
+void flight_measure(struct launches *own, CUcontext context, CUstream stream, uint64_t key)
+{
+	if (!HAS(cuEventElapsedTime) || !have_events(own, context) || REAL(cuEventRecord)(own->events[0], stream) != CUDA_SUCCESS)
+		return;
+	own->key = key;
+	own->measuring = true;
+	gate_measuring = own;
+}
+
+void flight_measured(CUstream stream)
+{
+	struct launches *own = gate_measuring;
+	int mode = captures_relax();
+	gate_measuring = NULL;
+	own->measuring = false;
+	own->measured = REAL(cuEventRecord)(own->events[1], stream) == CUDA_SUCCESS && !captures_hold(stream);
+	own->began = clock_now();
+	captures_restore(mode);
+}
+
+/* With the lock held, which it gives up. Waits for the launch that was measured, and learns what it cost. */
+static void learn(struct gate *gate, struct launches *own)
+{
+	uint32_t known = costs_known(own->key);
+	float milliseconds = 0;
+	own->measured = false;
+	if (own->epoch != LOAD(epoch))
+		return;
+	pthread_mutex_unlock(&gate->lock);
+	await(own->events[1], known < UINT32_MAX ? own->began + known : 0);
+	bool done = REAL(cuEventElapsedTime)(&milliseconds, own->events[0], own->events[1]) == CUDA_SUCCESS;
+	costs_learn(own->key, done ? (uint64_t)((double)milliseconds * 1e6) : PATIENCE_NS);
+	pthread_mutex_lock(&gate->lock);
+}
+
+void flight_bound(struct gate *gate, struct launches *own, CUcontext context, CUstream stream)
 {
 	struct gate_context *known = flight_know(gate, context);
-	if (!known || !known->events[0] || !known->events[1] || !launched)
-		return;
-	int current = known->next;
-	CUevent event = known->events[current], before = known->recorded[!current] ? known->events[!current] : NULL;
-	known->recorded[current] = false;
-	if (REAL(cuEventRecord)(event, stream) != CUDA_SUCCESS)
-		return;
-	/* Another thread may have drawn the stream into a capture meanwhile, and the event with it: it is not asked about. */
-	if (captures_any() && captures_hold(stream))
-		return;
-	known->recorded[current] = true;
-	known->next = !current;
-	CUevent last = gate->one_by_one ? event : before;
-	bool busy = last && REAL(cuEventQuery)(last) == CUDA_NOT_READY;
-	pthread_mutex_unlock(&gate->lock);
-	if (busy)
-		REAL(cuEventSynchronize)(last);
-	uint64_t now = clock_now();
-	pthread_mutex_lock(&gate->lock);
-	uint64_t each = (now - gate->batch_at) / launched;
-	uint64_t batch = busy ? BATCH_NS / (each ? each : 1) : (uint64_t)gate->batch * 2;
-	gate->batch_at = now;
-	gate->one_by_one = each >= LONG_NS;
-	gate->batch = gate->one_by_one || !batch ? 1 : batch < BATCH_MOST ? (unsigned)batch : BATCH_MOST;
+	int launched = own->given - own->left;
+	if (own->measured)
+		learn(gate, own);
+	else if (launched && gate_open_now(gate) && known && known->events[0] && known->events[1]) {
+		/* Marks the end of a batch in the stream, and waits until the one before it is done. */
+		int current = known->next;
+		CUevent event = known->events[current], before = known->recorded[!current] ? known->events[!current] : NULL;
+		known->recorded[current] = false;
+		if (REAL(cuEventRecord)(event, stream) != CUDA_SUCCESS)
+			return;
+		/* Another thread may have drawn the stream into a capture meanwhile, and the event with it. */
+		if (captures_any() && captures_hold(stream))
+			return;
+		known->recorded[current] = true;
+		known->next = !current;
+		if (!before || REAL(cuEventQuery)(before) != CUDA_NOT_READY)
+			return;
+		pthread_mutex_unlock(&gate->lock);
+		await(before, 0);
+		uint64_t took = clock_now() - own->batch_at, spent = (uint64_t)(COSTS_BUDGET_NS - own->budget_ns);
+		if (took > 4 * spent + COSTS_LONG_NS)
+			costs_distrust(own);
+		pthread_mutex_lock(&gate->lock);
+	}
 }
 
 void gate_wait_whole(void)
@@ -100,6 +239,7 @@ void gate_leave(CUcontext context)
 				if (known->events[n])
 					REAL(cuEventDestroy_v2)(known->events[n]);
 			*known = (struct gate_context){.context = NULL};
+			ADD(epoch, 1);
 			/* A thread that still launches in it enters it again. */
 			STORE(gate->until, 0);
 		}

@@ -8,7 +8,7 @@
 
 struct gate gates[PAGE_GPUS];
 struct gate *gate_only;
-__thread int gate_left, gate_given;
+__thread struct launches *gate_own;
 
 static __thread struct gate *gate_inside; /* whose graph this thread is launching */
 
@@ -39,8 +39,6 @@ static void begin(struct gate *gate)
 	pthread_cond_init(&gate->changed, &monotonic);
 	pthread_cond_init(&gate->work, &monotonic);
 	pthread_condattr_destroy(&monotonic);
-	gate->batch = 1;
-	gate->one_by_one = true;
 }
 
 void gate_setup(int devices)
@@ -59,7 +57,6 @@ void gate_setup(int devices)
 void gate_forget(void)
 {
 	gate_only = NULL;
-	gate_left = 0;
 	for (int i = 0; i < PAGE_GPUS; i++)
 		turn_forget(&gates[i].turn);
 }
@@ -74,7 +71,6 @@ static void open_gate(struct gate *gate)
 {
 	uint64_t now = clock_now();
 	gate->state = GATE_OPEN;
-	gate->batch_at = now;
 	__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
 	STORE(gate->until, gate_counter() + gate_counts(gate->ends > now ? gate->ends - now : 0));
 	pthread_cond_broadcast(&gate->changed);
@@ -115,25 +111,44 @@ static bool ready(struct gate *gate)
 }
 
 /* A batch for this thread; what it used of the last one is counted. */
-static void refill(struct gate *gate, int gpu, int batch)
+static void refill(struct launches *own, int gpu, int batch)
 {
-	(void)gate;
-	int used = gate_given - gate_left;
+	int used = own->given - own->left;
 	if (used > 0) {
 		ADD(slots_own()->gpus[gpu].launches, (uint64_t)used);
 		ADD(usage->totals[gpu].launches, (uint64_t)used);
 	}
-	gate_given = gate_left = batch;
+	own->given = own->left = batch;
+	own->budget_ns = COSTS_BUDGET_NS;
+	own->batch_at = clock_now();
 }
 
-static bool enter(int gpu, CUcontext context, CUstream stream, bool graph)
+/* The launch of `key` as the first of a batch, or the only one. */
+static void begin_batch(struct launches *own, int gpu, CUcontext context, CUstream stream, uint64_t key)
+{
+	bool measure = costs_known(key) >= COSTS_LONG_NS;
+	refill(own, gpu, measure ? 1 : COSTS_BATCH);
+	if (!measure && costs_spend(own, key))
+		return;
+	own->left = 0;
+	own->given = 1;
+	flight_measure(own, context, stream, key);
+}
+
+static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, bool graph)
 {
 	struct gate *gate = &gates[gpu];
-	bool several = gate != gate_only, entered = streams_known(stream) || streams_enter(context, stream, gpu);
-	if (!LOAD(limits->gpus[gpu].core)) {
+	struct launches *own = flight_own(gpu);
+	bool entered = streams_known(stream) || streams_enter(context, stream, gpu);
+	if (!own)
+		return false;
+	if (gate == gate_only)
+		gate_own = own;
+	own->unlimited = !LOAD(limits->gpus[gpu].core);
+	if (own->unlimited) {
 		STORE(gate->until, gate_counter() + gate_counts(LOOK_AGAIN_NS));
-		refill(gate, gpu, several ? 1 : 1 << 20);
-		gate_left--;
+		refill(own, gpu, 1 << 20);
+		own->left--;
 		return true;
 	}
 	/* A launch in a capture runs nothing: the graph is charged when it is launched. */
@@ -141,51 +156,50 @@ static bool enter(int gpu, CUcontext context, CUstream stream, bool graph)
 		return true;
 	if (!entered)
 		return false;
+	if (own->given > COSTS_BATCH) /* it was unlimited */
+		refill(own, gpu, 0);
+	/* With several GPUs each launch comes here. */
+	if (gate != gate_only && !graph && !captures_any() && gate_counter() < LOAD(gate->until) && costs_spend(own, key)) {
+		__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
+		return true;
+	}
 	pthread_mutex_lock(&gate->lock);
 	if (!ready(gate)) {
 		bool allowed = gate->unlimited;
 		pthread_mutex_unlock(&gate->lock);
 		return allowed;
 	}
-	unsigned launched = (unsigned)(gate_given > gate_left ? gate_given - gate_left : 0);
 	int mode = captures_relax();
-	if (gate->state == GATE_OPEN && gate_counter() < gate->until && gate_left <= 0)
-		flight_bound(gate, context, stream, launched);
-	else
-		flight_know(gate, context);
-	captures_restore(mode);
-	while (!gate->stopping && (gate->state != GATE_OPEN || gate_counter() >= gate->until)) {
+	flight_bound(gate, own, context, stream);
+	while (!gate->stopping && !gate_open_now(gate)) {
 		if (gate->state == GATE_OPEN) /* over, and the keeper is late */
 			gate_deadline(&gate->changed, &gate->lock, clock_now() + 1000000);
 		else
 			wait_turn(gate);
 	}
-	if (gate_left <= 0)
-		refill(gate, gpu, several ? 1 : (int)gate->batch);
-	gate_left--;
 	__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
 	if (graph) {
 		gate->launching++;
 		gate_inside = gate;
 	}
 	pthread_mutex_unlock(&gate->lock);
+	begin_batch(own, gpu, context, stream, key);
+	captures_restore(mode);
 	return true;
 }
 
-bool gate_wait(CUstream stream)
+bool gate_wait(CUstream stream, uint64_t key)
 {
 	CUcontext context;
 	int gpu = cuda_current(&context);
-	return gpu < 0 || enter(gpu, context, stream, false);
+	return gpu < 0 || enter(gpu, context, stream, key, false);
 }
 
-bool gate_begin_graph(CUstream stream)
+bool gate_begin_graph(CUstream stream, CUgraphExec exec)
 {
 	CUcontext context;
 	int gpu = cuda_current(&context);
-	gate_given -= gate_left;
-	gate_left = 0;
-	return gpu < 0 || enter(gpu, context, stream, true);
+	return gpu < 0 || enter(gpu, context, stream, costs_key(exec, 1), true);
 }
 
 void gate_mark(CUstream stream)

@@ -2,15 +2,16 @@
  * The way to a GPU's time, that every launch passes (launch.c, graph.c), its slow side (gate.c), the work in
  * flight (flight.c), and the threads that end a turn (keeper.c).
  *
- * A launch goes straight through while the turn lasts, the thread has launches left of its batch, its stream is in the
- * book, and no stream is captured: three shared loads and a comparison with the processor's counter. Otherwise it comes
- * to gate_wait, which bounds what is in flight and waits for the next turn. A thread that is between the check and the
- * driver when the gate closes may be one kernel late.
+ * A launch goes straight through while the turn lasts, its kernel is known to be short, the thread has launches left of its
+ * batch (costs.h), its stream is in the book, and no stream is captured: a few shared loads and a comparison with the
+ * processor's counter. Otherwise it comes to gate_wait, which bounds what is in flight and waits for the next turn. A
+ * thread that is between the check and the driver when the gate closes may be one kernel late.
  */
 #ifndef GPUPLANE_GATE_H
 #define GPUPLANE_GATE_H
 
 #include "../turns.h"
+#include "costs.h"
 #include "cuda.h"
 #include "streams.h"
 
@@ -41,20 +42,17 @@ struct gate {
 	bool syncing; /* the drainer is in the driver, */
 	bool whole;   /* and waits for contexts: no capture may begin */
 	unsigned launching; /* threads that are in the launch of a graph */
-	bool one_by_one; /* launches are long: each is waited for */
 	struct turn turn;
 	uint64_t ends;       /* of the turn */
 	uint64_t wanted, done, done_at; /* numbers of the last drain asked for and finished; when */
-	unsigned batch;      /* launches that a thread may make before it looks again */
-	uint64_t batch_at;   /* when the last batch was full */
 	struct gate_context contexts[GATE_CONTEXTS];
 };
 
 /* The gate of the only GPU, when there is only one: what the fast path looks at. NULL: it looks at nothing. */
 extern struct gate *gate_only;
 extern struct gate gates[PAGE_GPUS];
-/* Of this thread's batch: what is left, and what it was. */
-extern __thread int gate_left, gate_given;
+/* What this thread launches on the GPU of gate_only; NULL before its first launch. */
+extern __thread struct launches *gate_own;
 
 static inline uint64_t gate_counter(void)
 {
@@ -74,31 +72,37 @@ static inline uint64_t gate_counter(void)
 /* How many of it are so many nanoseconds. */
 uint64_t gate_counts(uint64_t nanoseconds);
 /* False: the launch must not be made, since limits cannot be kept. */
-bool gate_wait(CUstream stream);
+bool gate_wait(CUstream stream, uint64_t key);
 
-static inline bool gate_pass(CUstream stream)
+static inline bool gate_pass(CUstream stream, const void *function, uint64_t blocks)
 {
 	struct gate *gate = __atomic_load_n(&gate_only, __ATOMIC_RELAXED);
-	if (__builtin_expect(gate && gate_left > 0 && streams_known(stream) && !captures_any(), 1) &&
-	    __builtin_expect(gate_counter() < __atomic_load_n(&gate->until, __ATOMIC_RELAXED), 1)) {
-		gate_left--;
+	struct launches *own = gate_own;
+	uint64_t key = costs_key(function, blocks);
+	if (__builtin_expect(gate && own && streams_known(stream) && !captures_any(), 1) &&
+	    __builtin_expect(gate_counter() < __atomic_load_n(&gate->until, __ATOMIC_RELAXED), 1) &&
+	    __builtin_expect(costs_spend(own, key), 1)) {
 		__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
 		return true;
 	}
-	return gate_wait(stream);
+	return gate_wait(stream, key);
 }
 
-/* Behind the launch: while a capture is open, it leaves a mark. */
+/* Behind the launch: the end of what is measured, and while a capture is open a mark. */
+extern __thread struct launches *gate_measuring;
+void flight_measured(CUstream stream);
 void gate_mark(CUstream stream);
 
 static inline void gate_launched(CUstream stream)
 {
+	if (__builtin_expect(gate_measuring != NULL, 0))
+		flight_measured(stream);
 	if (__builtin_expect(captures_any(), 0))
 		gate_mark(stream);
 }
 
 /* Around the launch of a graph. It is many kernels, which the driver may take long to queue: a turn does not end in it. */
-bool gate_begin_graph(CUstream stream);
+bool gate_begin_graph(CUstream stream, CUgraphExec exec);
 void gate_end_graph(void);
 
 void gate_setup(int devices);        /* at cuInit */
@@ -107,9 +111,19 @@ void gate_mark_all(void);            /* and it is the first */
 void gate_leave(CUcontext context);  /* a context is about to end */
 void gate_forget(void);              /* in a forked child */
 
+static inline bool gate_open_now(const struct gate *gate)
+{
+	return gate->state == GATE_OPEN && gate_counter() < gate->until;
+}
+
 /* flight.c; with the lock held. What of a context is in flight: the events are those of the context that is current. */
 struct gate_context *flight_know(struct gate *gate, CUcontext context);
-void flight_bound(struct gate *gate, CUcontext context, CUstream stream, unsigned launched);
+/* Waits for what this thread has in flight and is too much. */
+void flight_bound(struct gate *gate, struct launches *own, CUcontext context, CUstream stream);
+/* Right before a launch that is measured, without the lock. */
+void flight_measure(struct launches *own, CUcontext context, CUstream stream, uint64_t key);
+/* This thread's launches on a GPU; NULL: there is no memory. */
+struct launches *flight_own(int gpu);
 
 /* keeper.c; with the lock held. */
 bool keeper_start(struct gate *gate);

@@ -81,7 +81,7 @@ static CUresult launch(launch_function *real, CUgraphExec exec, CUstream stream,
 			return CUDA_OUT_OF_MEMORY;
 	}
 	CUstream meant = streams_meant(stream, per_thread);
-	bool allowed = upload || gate_begin_graph(meant);
+	bool allowed = upload || gate_begin_graph(meant, exec);
 	CUresult result = allowed ? real(exec, stream) : CUDA_DEVICE_UNAVAILABLE;
 	if (!upload) {
 		gate_launched(meant);

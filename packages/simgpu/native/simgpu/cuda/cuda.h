@@ -96,11 +96,14 @@ struct history {
 	uint32_t operations[CAPTURE_STREAMS];
 };
 
+#define QUEUE_DEPTH 1022 /* launches that a stream of NVIDIA's driver takes before a launch waits */
+
 struct stream {
 	uint32_t magic;
 	unsigned flags;
 	int priority;
 	uint64_t tail, id; /* when all that was queued is done */
+	uint64_t ends[QUEUE_DEPTH], launches; /* of the last launches: when each is done; how many there were */
 	uint64_t thread; /* whose own default stream it is; 0: of no thread */
 	struct context *context;
 	struct stream *next;

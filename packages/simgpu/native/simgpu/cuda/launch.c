@@ -4,8 +4,7 @@
 #include <string.h>
 
 #define LAUNCH_NS 2500ull      /* the least a launch takes on the GPU */
-#define ALONE_NS 10000000ull   /* so much time a process may queue ahead when it is alone on the GPU, */
-#define SHARING_NS 1000000ull  /* and when it is not; who wants more waits, and others get their turn */
+#define SHARING_NS 1000000ull  /* so much time a process may queue ahead while others use the GPU, in place of time slices */
 #define EVENT_XID 0x8ull
 
 struct limits {
@@ -268,12 +267,16 @@ CUresult cuda_run(struct context *context, struct stream *stream, const struct w
 	struct simgpu_span span = simgpu_run(&cuda_view, cuda_devices[context->device].gpu, cuda_stream_ready(stream), cost,
 					     launch.bytes * 1000 / gpu->bandwidth_mbps);
 	stream->tail = span.end;
+	uint64_t *place = &stream->ends[stream->launches++ % QUEUE_DEPTH], full = *place;
+	*place = span.end;
 	pthread_mutex_unlock(&cuda_guard);
 	if (ran != PTX_OK)
 		return failure(context, ran);
-	uint64_t ahead = simgpu_contended(&cuda_view, cuda_devices[context->device].gpu) ? SHARING_NS : ALONE_NS;
-	if (span.start > simgpu_now() + ahead)
-		simgpu_sleep_until(span.start - ahead);
+	/* NB: The stream may have ended meanwhile. */
+	if (simgpu_contended(&cuda_view, cuda_devices[context->device].gpu) && span.start > full + SHARING_NS)
+		full = span.start - SHARING_NS;
+	if (full > simgpu_now())
+		simgpu_sleep_until(full);
 	return CUDA_SUCCESS;
 }
 

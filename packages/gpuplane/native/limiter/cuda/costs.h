@@ -1,0 +1,74 @@
+/*
+ * What launches have been measured to cost, so that the work in flight is bounded by time and not by number.
+ *
+ * A *key* is a kernel with the size of its grid, as a power of two. A launch whose key is unknown, long or no longer
+ * trusted is measured by events around it, and is waited for before this thread's next launch on the GPU. Launches of known
+ * short kernels go on without a look: COSTS_BATCH of them, or COSTS_BUDGET_NS of work. If a batch takes much longer than
+ * its keys say, each of its keys is measured anew, and more often with each time.
+ */
+#ifndef GPUPLANE_COSTS_H
+#define GPUPLANE_COSTS_H
+
+#include "cuda.h"
+
+#define COSTS_BATCH 16            /* launches of a thread between two looks; twice that may be in flight */
+#define COSTS_BUDGET_NS 2000000ll /* and so much work */
+#define COSTS_LONG_NS 5000000u    /* a launch from here on is waited for, which costs little compared with it */
+#define COSTS_PLACES 4096
+
+struct cost {
+	uint64_t key;  /* 0: none */
+	uint32_t ns;   /* at most UINT32_MAX */
+	uint16_t owed; /* so many times it has to be found short before it is trusted */
+	uint16_t penalty;
+};
+extern struct cost costs[COSTS_PLACES];
+
+/* Of a thread on one GPU. */
+struct launches {
+	int left, given; /* of its batch */
+	int64_t budget_ns;
+	bool unlimited;
+	bool measuring;  /* `entry` is being launched: its end is marked behind it */
+	bool measured;   /* and that was done: wait for it before the next launch */
+	uint64_t key, began;
+	CUcontext context; /* of the two events */
+	uint64_t epoch;
+	CUevent events[2];
+	uint64_t batch_at; /* when the batch began */
+	uint16_t used[COSTS_BATCH];
+};
+
+static inline uint64_t costs_key(const void *function, uint64_t blocks)
+{
+	uint64_t key = ((uint64_t)(uintptr_t)function + (uint64_t)(63 - __builtin_clzll(blocks | 1))) * 0x9e3779b97f4a7c15ull;
+	return key ? key : 1;
+}
+
+/* Takes a launch out of the batch; false: it must be looked at. */
+static inline bool costs_spend(struct launches *own, uint64_t key)
+{
+	unsigned place = (unsigned)(key >> 52) % COSTS_PLACES;
+	if (own->left <= 0)
+		return false;
+	if (!own->unlimited) {
+		if (__atomic_load_n(&costs[place].key, __ATOMIC_RELAXED) != key &&
+		    __atomic_load_n(&costs[place ^= 1].key, __ATOMIC_RELAXED) != key)
+			return false;
+		uint32_t ns = __atomic_load_n(&costs[place].ns, __ATOMIC_RELAXED);
+		if (ns > own->budget_ns || __atomic_load_n(&costs[place].owed, __ATOMIC_RELAXED))
+			return false;
+		own->budget_ns -= ns;
+		own->used[own->left % COSTS_BATCH] = (uint16_t)place;
+	}
+	own->left--;
+	return true;
+}
+
+/* The cost of a key; UINT32_MAX: unknown or not trusted. */
+uint32_t costs_known(uint64_t key);
+void costs_learn(uint64_t key, uint64_t nanoseconds);
+/* The last batch took much longer than its keys say. */
+void costs_distrust(const struct launches *own);
+
+#endif
