@@ -126,8 +126,11 @@ static void refill(struct launches *own, int gpu, int batch)
 /* The launch of `key` as the first of a batch, or the only one. */
 static void begin_batch(struct launches *own, int gpu, CUcontext context, CUstream stream, uint64_t key)
 {
-	bool measure = costs_known(key) >= COSTS_LONG_NS;
+	uint32_t known = costs_known(key);
+	bool measure = known >= COSTS_LONG_NS;
 	refill(own, gpu, measure ? 1 : COSTS_BATCH);
+	if (known > own->budget_ns) /* a batch of its own: one more is in flight */
+		own->budget_ns = known;
 	if (!measure && costs_spend(own, key))
 		return;
 	own->left = 0;
