@@ -76,6 +76,7 @@ class FakeCloud:
         return fault
 
     async def types(self) -> Sequence[InstanceType]:
+        self._reach()
         return self.machines
 
     async def resolve(self, machines: MachineClass) -> ResolvedClass:
