@@ -1,5 +1,6 @@
 # Each target sets up what it needs by itself, from package registries only; a second run takes seconds.
 PYTHON ?= python3
+MINUTES ?= 5
 VENV   := .venv
 BIN    := $(VENV)/bin
 PACKAGES := kubekit tinykube simgpu gpuplane gpulab
@@ -19,7 +20,7 @@ REAL_CLUSTER := packages/gpuplane/tests/kubernetes $(ANY_CLUSTER)
 # Modules of another Python are none of the environment's.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: demo test lint bench docs image audit chart lock setup clean
+.PHONY: demo test lint bench docs image audit fuzz chart lock setup clean
 
 demo:
 	@$(PYTHON) tools/environment.py demo
@@ -77,6 +78,10 @@ docs: setup
 
 image: setup
 	$(BIN)/python deploy/image/build.py
+
+# The public parsers, for MINUTES. A finding is kept in tests/fuzz/corpus, which make test reads.
+fuzz: setup
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 # Known vulnerabilities of what the lock pins, by PyPI's database; nothing is installed but the program that asks.
 audit: setup

@@ -394,7 +394,7 @@ async def patch_json(client: Client, path: str, patch: list[dict[str, Any]]) -> 
 
 
 async def test_policies_have_the_budget_for_the_largest_nodes(control_plane: ControlPlane, admin: Client) -> None:
-    """CEL expressions that cost too much end in a refusal. Their cost grows with the square of the annotations that rules
+    """CEL expressions that cost too much end in a refusal. The cost grows with the square of the annotations that rules
     have made: 1,000 are too many.
     """
     path = f"/api/v1/nodes/{MINE}"
