@@ -70,6 +70,11 @@ class Filtering:
         self.nominations = GPUNominations(policies)
         self._asked: OrderedDict[str, CachedPod] = OrderedDict()
 
+    @property
+    def policies_version(self) -> int:
+        """Return a number that grows whenever values of nodes are others than before."""
+        return self._policies.version
+
     def asked(self, uid: str) -> CachedPod | None:
         """Return a pod of a recent filter, also a pod that no watch has delivered yet."""
         return self._asked.get(uid)

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm, Requests
 
 _COUNTED_TERMS: Final = 256
+_JOURNAL: Final = 65_536
 PerNode = dict[str, int]
 K = TypeVar("K")
 
@@ -79,7 +80,9 @@ class SchedulerCache:
         self.pods: dict[str, PodInfo] = {}
         self.node_count = 0  # of those that exist
         self.priorities: Counter[int] = Counter()  # of placed pods
-        self.revision = 0  # grows with each change that a decision may depend on
+        self._nominations = 0
+        self._journal: list[str] = []  # the node of each change that a decision may depend on, "" for all nodes
+        self._dropped = 0  # entries of the journal that are gone
         self.namespaces: dict[str, dict[str, str]] = {}
         # Terms that placed pods carry, with the nodes of the carriers.
         self.anti_terms: dict[PodTerm, PerNode] = {}
@@ -92,7 +95,7 @@ class SchedulerCache:
         node = self._state(facts.name)
         if node.facts == facts:
             return
-        self.revision += 1
+        self._changed(facts.name)
         if node.facts is None:
             self._candidates = None
             self.node_count += 1
@@ -103,7 +106,7 @@ class SchedulerCache:
         if node is None or node.facts is None:
             return
         node.facts = None
-        self.revision += 1
+        self._changed(name)
         self.node_count -= 1
         self._candidates = None
         self._drop_if_empty(node)
@@ -144,7 +147,7 @@ class SchedulerCache:
 
     def _apply(self, pod: PodInfo, sign: int) -> None:
         node = self._state(pod.node_name)
-        self.revision += 1
+        self._changed(pod.node_name)
         if sign > 0:
             node.pods[pod.key] = pod
         else:
@@ -172,18 +175,47 @@ class SchedulerCache:
 
     # -- nominations: pods that preempted others and wait for them to go ------------------------------------------
     def nominate(self, pod: PodInfo, node_name: str) -> None:
-        self.revision += 1
-        self._state(node_name).nominated[pod.key] = pod
+        self._changed(node_name)
+        nominated = self._state(node_name).nominated
+        self._nominations += pod.key not in nominated
+        nominated[pod.key] = pod
 
     def withdraw(self, key: str, node_name: str) -> PodInfo | None:
         """Keep room for the pod no longer; answers what was known of it."""
         node = self.nodes.get(node_name)
         if node is None:
             return None
-        self.revision += 1
+        self._changed(node_name)
         pod = node.nominated.pop(key, None)
+        self._nominations -= pod is not None
         self._drop_if_empty(node)
         return pod
+
+    @property
+    def has_nominations(self) -> bool:
+        """Return whether a pod waits on a node for others to leave."""
+        return self._nominations > 0
+
+    # -- followers -----------------------------------------------------------------------------------------------
+    @property
+    def revision(self) -> int:
+        """Return the number of changes so far that a decision may depend on."""
+        return self._dropped + len(self._journal)
+
+    def changed_since(self, revision: int) -> list[str] | None:
+        """Return the nodes that changed after `revision`, with repetitions; None when `revision` is too old."""
+        return None if revision < self._dropped else self._journal[revision - self._dropped :]
+
+    def touch(self, name: str) -> None:
+        """Note a change of a node that is not in its facts."""
+        self._changed(name)
+
+    def _changed(self, name: str) -> None:
+        self._journal.append(name)
+        if len(self._journal) > _JOURNAL:
+            half = _JOURNAL // 2
+            del self._journal[:half]
+            self._dropped += half
 
     # -- counts --------------------------------------------------------------------------------------------------
     def set_namespace(self, name: str, labels: dict[str, str] | None) -> None:
@@ -194,7 +226,7 @@ class SchedulerCache:
         else:
             self.namespaces[name] = labels
         if before != labels:
-            self.revision += 1
+            self._changed("")
             for counted in [c for c in self._counted if c[0].namespace_selector is not None]:
                 del self._counted[counted]
 

@@ -40,6 +40,10 @@ class Decision(msgspec.Struct, frozen=True):
     found: decide.Found | None = None
 
 
+DIGITS: Final = 3
+"""Of a node's value: what differs by less is equal, since the rest is noise of floating point."""
+
+
 def choose_node(pod: ScheduledPod, cache: SchedulerCache, filtering: Filtering, tie: int = 0) -> Decision:
     """Return the decision for a pod that waits.
 
@@ -82,7 +86,7 @@ def _best(
     if counted := answers.better_counted([node.name for node in nodes]):
         nodes = [node for node in nodes if node.name in counted]
     nodes = _highest(nodes, scores.preferences(pod.info, cache, nodes))
-    values = [answers.value(node.name) for node in nodes]
+    values = [round(answers.value(node.name), DIGITS) for node in nodes]
     if pod.request and answers.ranks(best := max(values)):
         return nodes[values.index(best)]
     nodes = _highest(nodes, values)

@@ -150,6 +150,7 @@ class PodModel:
 
     def _node_changed(self, old: Any, new: Any) -> None:
         self.changes += 1
+        self.cache.touch((new or old).metadata.name)  # it may be Ready now
         facts = new.facts if isinstance(new, ScheduledNode) else None
         if facts is None:
             if old is not None:

@@ -31,6 +31,7 @@ from gpuplane.scheduler.pods.metrics import TryCounts
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.pods.preempt import GPUPreemption
+from gpuplane.scheduler.pods.ranking import NodeRanking
 from gpuplane.scheduler.pods.report import Reporter
 from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.preemption import Preemption
@@ -78,6 +79,7 @@ class PodScheduler:
         self.model = PodModel(cluster, filtering, self.namespaces, clock, self._wake.set)
         self._reporter = Reporter(client, recorder, clock, self.model.pod)
         self.budgets: Informer[RawBudget] = Informer(client, RawBudget, clock=clock)
+        self._ranking = NodeRanking(self.model.cache, cluster, filtering)
         self._preemption = GPUPreemption(self.model.cache, cluster, filtering, Preemption(cluster, filtering))
         self._evictor = Evictor(client, clock, self.model, self._reporter)
         self._bindings: dict[str, QueueEntry] = {}  # by uid, until the reservation has ended
@@ -148,7 +150,7 @@ class PodScheduler:
         if entry.attempts == 1:
             self._policies.seen(pod.request)
         began = time.perf_counter()
-        decision = self._decide(pod)
+        decision = self.decide(pod)
         self.counts.decided(time.perf_counter() - began)
         if decision.node:
             try:
@@ -170,7 +172,8 @@ class PodScheduler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _decide(self, pod: ScheduledPod) -> Decision:
+    def decide(self, pod: ScheduledPod) -> Decision:
+        """Return the decision for a pod now; making room for it begins at once."""
         model = self.model
         now = model.cache.revision, self._cluster.ledger.revision, model.changes
         if now != self._refused_at:
@@ -178,6 +181,9 @@ class PodScheduler:
             self._refused_at = now
         decision = self._refused.get(pod.kind) if pod.kind and not pod.trouble else None
         if decision is None:
+            node = self._ranking.best(pod)
+            if node is not None:
+                return Decision(node)
             decision = choose_node(pod, model.cache, self._filtering, random.randrange(1 << 30))
             if not decision.node and ERROR not in decision.causes:
                 decision = self._make_room(pod, decision)
