@@ -119,7 +119,8 @@ struct usage_slot {
 	uint64_t owner; /* 0: free */
 	uint64_t start_ticks, pid_namespace; /* whole, for the agent; 0 for a moment after `owner` was written */
 	uint64_t generation; /* of the limits that it acts by */
-	uint64_t reserved[4];
+	uint64_t image;      /* a number of the program that runs: after execve the process is the same, and holds nothing */
+	uint64_t reserved[3];
 	struct usage_gpu gpus[PAGE_GPUS];
 };
 

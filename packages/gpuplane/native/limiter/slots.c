@@ -8,13 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define PATIENCE_NS 1000000000ull /* how long two that ask at once may get in each other's way */
 
 static int number = -1;
-static uint64_t own_word, own_namespace, own_start;
+static uint64_t own_word, own_namespace, own_start, own_image;
 static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER, claiming = PTHREAD_MUTEX_INITIALIZER;
 
 struct state {
@@ -54,6 +55,10 @@ static void learn_self(void)
 	struct state state = {0};
 	own_namespace = stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
 	own_start = read_state("/proc/self/stat", &state) ? state.start : 0;
+	/* Random for each execve; the same in all copies of this library in a process. */
+	const void *random = (const void *)getauxval(AT_RANDOM);
+	if (random)
+		memcpy(&own_image, random, sizeof own_image);
 	own_word = word_of((uint64_t)getpid(), own_namespace, own_start);
 }
 
@@ -80,6 +85,7 @@ static void clear(struct usage_slot *slot)
 	STORE(slot->start_ticks, 0);
 	STORE(slot->pid_namespace, 0);
 	STORE(slot->generation, 0);
+	STORE(slot->image, 0);
 	for (int gpu = 0; gpu < PAGE_GPUS; gpu++) {
 		struct usage_gpu *part = &slot->gpus[gpu];
 		STORE(part->asking, 0);
@@ -115,7 +121,8 @@ bool slots_claim(void)
 	for (unsigned i = 0; number < 0 && i < PAGE_SLOTS; i++) {
 		struct usage_slot *slot = &usage->slots[i];
 		uint64_t word = LOAD(slot->owner);
-		if ((word && !gone(word)) || !take_over(slot, word))
+		bool before_exec = word == own_word && LOAD(slot->image) && LOAD(slot->image) != own_image;
+		if ((word && !before_exec && !gone(word)) || !take_over(slot, word))
 			continue;
 		/* Before anything is asked for in the slot, so that nobody overlooks it. */
 		uint64_t top = LOAD(usage->high_water);
@@ -123,6 +130,7 @@ bool slots_claim(void)
 			;
 		STORE(slot->start_ticks, own_start);
 		STORE(slot->pid_namespace, own_namespace);
+		STORE(slot->image, own_image);
 		STORE(slot->generation, LOAD(limits->generation));
 		number = (int)i;
 	}

@@ -84,3 +84,26 @@ def test_cores_change_while_programs_run(machine) -> None:
     output, errors = child.communicate(timeout=60)
     assert child.returncode == 0, errors
     assert 45 < 100 * json.loads(output.splitlines()[-1]) < 83
+
+
+CONTEXTS = """
+handles = [context() for _ in range(24)]
+functions = []
+for handle in handles:
+    call("cuCtxSetCurrent", handle)
+    functions.append(kernel(1000))
+start, count = time.monotonic(), 0
+while time.monotonic() < start + 1.5:
+    for handle, function in zip(handles, functions):
+        call("cuCtxSetCurrent", handle)
+        assert launch(function) == 0
+        count += 1
+for handle in handles:
+    call("cuCtxSetCurrent", handle)
+    call("cuCtxSynchronize")
+answer(100 * count / 1000 / (time.monotonic() - start))
+"""
+
+
+def test_a_program_with_many_contexts_is_held_to_its_part(machine) -> None:
+    assert 5 < machine.run(CONTEXTS, machine.share("a", core=30)) < 34

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.limits.facts import CoreMode
+from packages.gpuplane.tests.limiter.conftest import PRELUDE
 from tests.support.compiler import compiler
 
 GIB = 1 << 30
@@ -125,6 +126,12 @@ def test_a_child_of_fork_holds_nothing_and_may_begin_anew(machine) -> None:
         share,
     )
     assert seen == [0, 3, 512, 0, 0]
+
+
+def test_a_program_that_another_one_replaces_by_execve_leaves_nothing(machine) -> None:
+    after = PRELUDE + "context(); answer([free() // MIB, isinstance(allocate(512 * MIB), c_uint64)])"
+    before = f"context(); allocate(768 * MIB); os.execv(sys.executable, [sys.executable, '-c', {after!r}])"
+    assert machine.run(before, machine.share("a", memory_bytes=GIB)) == [1024, True]
 
 
 def test_threads_of_one_process_share_its_slot(machine) -> None:

@@ -15,18 +15,23 @@
 struct gate_context *flight_know(struct gate *gate, CUcontext context)
 {
 	struct gate_context *empty = NULL;
-	for (int i = 0; i < GATE_CONTEXTS; i++) {
+	for (int i = 0; i < gate->context_count; i++) {
 		if (gate->contexts[i].context == context)
 			return &gate->contexts[i];
 		if (!gate->contexts[i].context && !empty)
 			empty = &gate->contexts[i];
 	}
-	if (empty) {
-		*empty = (struct gate_context){.context = context};
-		for (int i = 0; i < 2; i++)
-			if (REAL(cuEventCreate)(&empty->events[i], EVENT_FLAGS) != CUDA_SUCCESS)
-				empty->events[i] = NULL;
+	if (!empty) {
+		struct gate_context *more = realloc(gate->contexts, (size_t)(gate->context_count + 1) * sizeof *more);
+		if (!more)
+			return NULL;
+		gate->contexts = more;
+		empty = &more[gate->context_count++];
 	}
+	*empty = (struct gate_context){.context = context};
+	for (int i = 0; i < 2; i++)
+		if (REAL(cuEventCreate)(&empty->events[i], EVENT_FLAGS) != CUDA_SUCCESS)
+			empty->events[i] = NULL;
 	return empty;
 }
 
@@ -212,14 +217,15 @@ void gate_mark_all(void)
 {
 	for (int i = 0; i < PAGE_GPUS; i++) {
 		struct gate *gate = &gates[i];
-		CUcontext contexts[GATE_CONTEXTS];
 		pthread_mutex_lock(&gate->lock);
-		for (int k = 0; k < GATE_CONTEXTS; k++)
-			contexts[k] = gate->contexts[k].context;
+		for (int k = 0; k < gate->context_count; k++) {
+			CUcontext context = gate->contexts[k].context;
+			pthread_mutex_unlock(&gate->lock);
+			if (context)
+				streams_mark_default(context, i);
+			pthread_mutex_lock(&gate->lock);
+		}
 		pthread_mutex_unlock(&gate->lock);
-		for (int k = 0; k < GATE_CONTEXTS; k++)
-			if (contexts[k])
-				streams_mark_default(contexts[k], i);
 	}
 	streams_mark_all();
 }
@@ -231,7 +237,7 @@ void gate_leave(CUcontext context)
 		pthread_mutex_lock(&gate->lock);
 		while (gate->syncing)
 			pthread_cond_wait(&gate->work, &gate->lock);
-		for (int k = 0; k < GATE_CONTEXTS; k++) {
+		for (int k = 0; k < gate->context_count; k++) {
 			struct gate_context *known = &gate->contexts[k];
 			if (known->context != context)
 				continue;

@@ -173,6 +173,11 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 		return allowed;
 	}
 	int mode = captures_relax();
+	if (!flight_know(gate, context)) { /* no memory: its end could not be waited for */
+		captures_restore(mode);
+		pthread_mutex_unlock(&gate->lock);
+		return false;
+	}
 	flight_bound(gate, own, context, stream);
 	while (!gate->stopping && !gate_open_now(gate)) {
 		if (gate->state == GATE_OPEN) /* over, and the keeper is late */

@@ -15,8 +15,6 @@
 #include "cuda.h"
 #include "streams.h"
 
-#define GATE_CONTEXTS 16
-
 struct gate_context {
 	CUcontext context;
 	CUevent events[2]; /* the ends of the last two batches */
@@ -45,7 +43,8 @@ struct gate {
 	struct turn turn;
 	uint64_t ends;       /* of the turn */
 	uint64_t wanted, done, done_at; /* numbers of the last drain asked for and finished; when */
-	struct gate_context contexts[GATE_CONTEXTS];
+	struct gate_context *contexts; /* those with launches; an ended one leaves its place empty */
+	int context_count;
 };
 
 /* The gate of the only GPU, when there is only one: what the fast path looks at. NULL: it looks at nothing. */

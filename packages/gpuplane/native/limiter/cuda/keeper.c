@@ -15,27 +15,29 @@ CUresult cuCtxSynchronize(void);
 #define LEAVE_NS 1000000000ull
 #define STACK (1u << 20)
 
-/* With the lock held, which it gives up. Waits for all that was launched in the contexts known. */
+/* With the lock held, which it gives up. Waits for all that was launched in the contexts known. While it does, none of
+   them ends; more may come, in which nothing is launched. */
 static void drain(struct gate *gate)
 {
-	CUcontext contexts[GATE_CONTEXTS];
-	int count = 0;
-	for (int i = 0; i < GATE_CONTEXTS; i++)
-		if (gate->contexts[i].context)
-			contexts[count++] = gate->contexts[i].context;
+	int count = gate->context_count;
 	/* During a capture the driver refuses to wait for contexts. */
 	bool whole = gate->whole = !captures_any();
 	gate->syncing = true;
-	pthread_mutex_unlock(&gate->lock);
 	for (int i = 0; i < count; i++) {
-		if (REAL(cuCtxSetCurrent)(contexts[i]) != CUDA_SUCCESS)
+		CUcontext context = gate->contexts[i].context;
+		if (!context)
 			continue;
-		if (whole && captures_refused(REAL(cuCtxSynchronize)())) {
-			streams_mark_default(contexts[i], gate->turn.gpu);
-			streams_mark_all();
+		pthread_mutex_unlock(&gate->lock);
+		if (REAL(cuCtxSetCurrent)(context) == CUDA_SUCCESS) {
+			if (whole && captures_refused(REAL(cuCtxSynchronize)())) {
+				streams_mark_default(context, gate->turn.gpu);
+				streams_mark_all();
+			}
+			streams_wait(context);
 		}
-		streams_wait(contexts[i]);
+		pthread_mutex_lock(&gate->lock);
 	}
+	pthread_mutex_unlock(&gate->lock);
 	if (count)
 		REAL(cuCtxSetCurrent)(NULL);
 	pthread_mutex_lock(&gate->lock);

@@ -66,7 +66,8 @@ class UsageSlot(Structure):
         ("start_ticks", c_uint64),
         ("pid_namespace", c_uint64),
         ("generation", c_uint64),
-        ("reserved", c_uint64 * 4),
+        ("image", c_uint64),
+        ("reserved", c_uint64 * 3),
         ("gpus", UsageGpu * GPUS),
     ]
 
