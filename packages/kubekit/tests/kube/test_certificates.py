@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from gpuplane.admission import certificates as admission
-from kubekit.kube import ApiEndpoint, Client
+from kubekit.kube import ApiEndpoint, Client, server_certificates
 from kubekit.kube.auth import StaticAuth
 from kubekit.kube.certificates import CLIENT, KeyPair, Validity, issue, load, make_authority, missing_hosts
+from kubekit.kube.server_certificates import CertificatePlan
 
 NOW = datetime.datetime.now(datetime.UTC)
 VALID = Validity(NOW - datetime.timedelta(hours=1), NOW + datetime.timedelta(hours=1))
@@ -65,9 +65,9 @@ async def test_server_and_client_know_each_other(tmp_path: Path, host: str) -> N
     assert await greeted(server, client, host) == (("organizationName", "system:masters"), ("commonName", "carol"))
 
 
-async def test_the_certificate_of_the_webhook_is_for_addresses_too(tmp_path: Path) -> None:
-    made = admission.make(("localhost", "127.0.0.1"), NOW)
-    assert admission.why_renew(made, ("127.0.0.1", "localhost"), NOW) == ""
+async def test_the_certificate_of_a_server_is_for_addresses_too(tmp_path: Path) -> None:
+    made = server_certificates.make(CertificatePlan("test", ("localhost", "127.0.0.1")), NOW)
+    assert server_certificates.why_renew(made, CertificatePlan("test", ("127.0.0.1", "localhost")), NOW) == ""
     server = context(ssl.Purpose.CLIENT_AUTH, tmp_path, made.certificate, made.key, made.authorities)
     client = ssl.create_default_context(cadata=made.authorities.decode())
     assert await greeted(server, client, "127.0.0.1") == ()

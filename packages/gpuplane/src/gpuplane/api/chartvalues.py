@@ -50,6 +50,7 @@ CHART_KEYS: Final = frozenset(
         "nvidiaDriverRoot",
         "platform",
         "podAnnotations",
+        "podScheduler",
         "podSecurityContext",
         "priorityClassName",
         "resources",

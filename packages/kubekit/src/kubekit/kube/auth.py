@@ -9,7 +9,6 @@ import asyncio
 import base64
 import datetime
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -157,6 +156,8 @@ class ExecAuth:
             )
         except OSError as error:
             # NB: the reason is that of the last directory of PATH, such as one that this user may not search.
+            import shutil  # late: 2 MB, and only for credentials that a command makes
+
             found = shutil.which(command, path=os.pathsep.join(os.get_exec_path(environ)))
             why = error.strerror if found or os.sep in command else "no such program on PATH"
             cure = spec.install_hint or ("" if found else "install it, or choose another --context")
