@@ -199,17 +199,22 @@ void turn_begin(struct turn *turn, int gpu)
 	*turn = (struct turn){.gpu = gpu, .socket = -1};
 }
 
+void turn_want(struct turn *turn)
+{
+	if (turn->link != LINK_READY || turn->waiting)
+		return;
+	turn->number = 0;
+	turn->heard = clock_now();
+	turn->waiting = tell(turn, WORD_WANT, 0, false);
+}
+
 bool turn_wait(struct turn *turn, uint64_t *ends)
 {
 	struct word word;
 	STORE(slots_own()->generation, LOAD(limits->generation));
 	if (!linked(turn))
 		return wait_own(turn, ends);
-	if (!turn->waiting) {
-		turn->number = 0;
-		turn->heard = clock_now();
-		turn->waiting = tell(turn, WORD_WANT, 0, false);
-	}
+	turn_want(turn);
 	if (turn->waiting && hear(turn, WAIT_MS, &word) && word.kind == WORD_GRANT) {
 		hold(turn, word.turn, false);
 		*ends = turn->began + word.time_ns;

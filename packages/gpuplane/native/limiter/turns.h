@@ -31,6 +31,8 @@ struct turn {
 };
 
 void turn_begin(struct turn *turn, int gpu);
+/* Asks for a turn, where there is an arbiter: one that a thread will wait for. */
+void turn_want(struct turn *turn);
 /* Waits for a turn, for some milliseconds at most. True: it is ours until *ends. */
 bool turn_wait(struct turn *turn, uint64_t *ends);
 /* At the end of a turn: whether it goes on, until *ends. */

@@ -81,6 +81,7 @@ static void open_gate(struct gate *gate)
 static void wait_turn(struct gate *gate)
 {
 	uint64_t started = clock_now();
+	gate->waiting++;
 	while (gate->state != GATE_OPEN && !gate->stopping) {
 		if (gate->polling || gate->state == GATE_CLOSING) {
 			gate_deadline(&gate->changed, &gate->lock, clock_now() + 5000000);
@@ -94,6 +95,7 @@ static void wait_turn(struct gate *gate)
 		if (ours)
 			open_gate(gate);
 	}
+	gate->waiting--;
 	uint64_t waited = clock_now() - started;
 	ADD(slots_own()->gpus[gate->turn.gpu].throttled_ns, waited);
 	ADD(usage->totals[gate->turn.gpu].throttled_ns, waited);

@@ -39,6 +39,7 @@ struct gate {
 	bool started, unlimited, polling, stopping;
 	bool syncing; /* the drainer is in the driver, */
 	bool whole;   /* and waits for contexts: no capture may begin */
+	unsigned waiting;   /* threads that wait for a turn */
 	unsigned launching; /* threads that are in the launch of a graph */
 	struct turn turn;
 	uint64_t ends;       /* of the turn */

@@ -92,6 +92,8 @@ static void end_turn(struct gate *gate, uint64_t idle_since)
 	}
 	bool was_idle = idle_since && gate->done_at - started < QUICK_NS;
 	turn_done(&gate->turn, was_idle ? idle_since : gate->done_at, !was_idle);
+	if (gate->waiting && !gate->stopping) /* they may come late on a busy machine */
+		turn_want(&gate->turn);
 	gate->state = GATE_SHUT;
 	pthread_cond_broadcast(&gate->changed);
 }
