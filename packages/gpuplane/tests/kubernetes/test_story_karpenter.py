@@ -5,6 +5,7 @@ Nodes are made by Karpenter elsewhere; here one machine gets the labels and tain
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -50,11 +51,14 @@ async def release(stories: StoryCluster, client: Client) -> AsyncIterator[None]:
     where = ("-n", NAMESPACE, "--kubeconfig", str(stories.plane.kubeconfig))
     values = (SHARED / "karpenter/device-plugin-values.yaml").read_text()
     settings = ("--set", f"hostPaths.rootFS={stories.node.host_root},operator.cleanupCRD=true")
-    helm("install", "gpuplane", str(CHART), "--create-namespace", *settings, *where, values=values)
+    # In threads: a client that cannot look at its connection for minutes does not see that the API server closed it.
+    words = ("install", "gpuplane", str(CHART), "--create-namespace", *settings, *where)
+    await asyncio.to_thread(helm, *words, values=values)
     yield
     stories.clean()
     await taint(stories, client)  # the hooks' Jobs have no other node
-    helm("uninstall", "gpuplane", "--wait", "--timeout", "4m", *where, patience_s=300.0)
+    words = ("uninstall", "gpuplane", "--wait", "--timeout", "4m", *where)
+    await asyncio.to_thread(helm, *words, patience_s=300.0)
     await client.delete(Namespace, NAMESPACE)
     await until_objects(client, Namespace, lambda found: NAMESPACE not in {n.metadata.name for n in found})
     labels = dict.fromkeys((*COMMON, *OWN, names.PLUGIN_CONFIG_LABEL))
