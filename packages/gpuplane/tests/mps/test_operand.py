@@ -142,8 +142,7 @@ def built() -> None:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setenv("SIMGPU_DEV", "")
-    for mount in ("mount_shm", "mount_pipe"):
-        monkeypatch.setattr(f"gpuplane.mps.node.{mount}", lambda *places: None)
+    monkeypatch.setattr("gpuplane.mps.node.mount_shm", lambda *places: None)
     yield Machine(tmp_path / "root")
 
 
