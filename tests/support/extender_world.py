@@ -14,6 +14,7 @@ from typing import Any
 from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.operator.installation import installation, resource_of
 from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder
 from gpuplane.scheduler.leader import Leader
@@ -26,9 +27,11 @@ from kubekit.kube import ApiEndpoint, Client, EventRecorder, NotFound, SystemClo
 from kubekit.kube.auth import StaticAuth
 from kubekit.kube.tasks import first_of
 from tests.support.until import until
+from tinykube.apiserver.hooks import User
 from tinykube.apiserver.identity import ADMIN
 from tinykube.apiserver.server import ApiServer
 
+ACCOUNT = "system:serviceaccount:gpu-operator:gpuplane-scheduler"
 MODEL, MEMORY = "Tesla T4", 15360
 PATIENCE = 60.0
 
@@ -227,6 +230,20 @@ class Running:
     def well(self) -> None:
         """The checker's verdict, and nothing under way."""
         assert violations(self.leader.cluster.ledger) == []
+
+
+@contextlib.asynccontextmanager
+async def account_client(cluster: World, *, pod_scheduler: bool = False) -> AsyncIterator[Client]:
+    """A client with the account of the extender's process, by the token "scheduler"; gpuplane is installed before."""
+    for manifest in installation(pod_scheduler=pod_scheduler):
+        if manifest["kind"] not in ("CustomResourceDefinition", "ClusterPolicy"):
+            await cluster.client.apply(manifest, "test", resource=resource_of(manifest))
+    groups = ("system:serviceaccounts", "system:serviceaccounts:gpu-operator", "system:authenticated")
+    cluster.server.extensions.identity.add("scheduler", User(name=ACCOUNT, groups=groups))
+    tls = ssl.create_default_context(cafile=str(cluster.server.authority))
+    endpoint = ApiEndpoint(host="127.0.0.1", port=cluster.server.port, auth=StaticAuth(token="scheduler"), tls=tls)
+    async with Client(endpoint) as client:
+        yield client
 
 
 @contextlib.asynccontextmanager

@@ -124,6 +124,16 @@ async def test_what_is_not_supported_waits_and_says_so(
     assert named in text and "default-scheduler" in text
 
 
+async def test_a_pod_that_is_not_supported_holds_up_no_equal_pod(cluster: World, running: Running) -> None:
+    await cluster.node("n1", 2)
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    await cluster.pod(ours(gpu_pod("claims", (30, 20)), volumes=[volume]))
+    await refused(cluster, "claims")
+    await cluster.pod(ours(gpu_pod("equal", (30, 20))))
+    pods = await bound(cluster, "equal")
+    assert not pods["claims"].spec.node_name
+
+
 async def test_a_pod_group_waits_and_says_so(cluster: World, running: Running) -> None:
     await cluster.node("n1", 2)
     labels = {"scheduling.x-k8s.io/pod-group": "training"}

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from gpuplane import names
-from gpuplane.operator.installation import installation, resource_of
+from gpuplane.operator.installation import installation
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput
-from kubekit.kube import ApiEndpoint, Client, Forbidden
-from kubekit.kube.auth import StaticAuth
-from tests.support.extender_world import World, extender, gpu_pod
+from kubekit.kube import Client, Forbidden
+from tests.support.extender_world import World, account_client, extender, gpu_pod
 from tests.support.scheduled_pods import bound, ours, refused
-from tinykube.apiserver.identity import User
-
-ACCOUNT = "system:serviceaccount:gpu-operator:gpuplane-scheduler"
 
 
 @pytest.fixture
 async def account(cluster: World) -> AsyncIterator[Client]:
     """A client with the scheduler's own service account, on a cluster with the installation."""
-    for manifest in installation(pod_scheduler=True):
-        if manifest["kind"] not in ("CustomResourceDefinition", "ClusterPolicy"):
-            await cluster.client.apply(manifest, "test", resource=resource_of(manifest))
-    groups = ("system:serviceaccounts", "system:serviceaccounts:gpu-operator", "system:authenticated")
-    cluster.server.extensions.identity.add("scheduler", User(name=ACCOUNT, groups=groups))
-    tls = ssl.create_default_context(cafile=str(cluster.server.authority))
-    endpoint = ApiEndpoint(host="127.0.0.1", port=cluster.server.port, auth=StaticAuth(token="scheduler"), tls=tls)
-    async with Client(endpoint) as client:
+    async with account_client(cluster, pod_scheduler=True) as client:
         yield client
 
 

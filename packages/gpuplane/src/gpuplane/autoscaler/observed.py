@@ -24,7 +24,8 @@ from kubekit.api.interned import Interner
 from kubekit.api.meta import ObjectMeta, Resource, Struct, to_dict
 from kubekit.api.raw import RawPod
 from kubekit.errors import InvalidInput
-from kubekit.scheduling.podinfo import Affinity, PodInfo, PodToleration, Requests, SpreadConstraint, compile_pod
+from kubekit.scheduling.podinfo import PodInfo, compile_pod
+from kubekit.scheduling.shared_parts import shared_parts
 
 log = logging.getLogger("gpuplane.autoscaler")
 _MIRROR: Final = "kubernetes.io/config.mirror"  # annotation of a static pod, which its kubelet made
@@ -99,7 +100,7 @@ def view_pod(pod: RawPod) -> PodView:
         return view
     return msgspec.structs.replace(
         view,
-        info=_shared_parts(info),
+        info=shared_parts(msgspec.structs.replace(info, images=())),  # no decision about nodes reads them
         request=_REQUESTS.same(request),
         trouble=trouble,
         unschedulable=not info.nominated and not info.gates and _is_unschedulable(pod.status),
@@ -148,24 +149,7 @@ def _lasting(pod: RawPod) -> PodView:
     )
 
 
-def _shared_parts(info: PodInfo) -> PodInfo:
-    """Return a pod that has in common with others what it shares with them: most are of a workload with many pods."""
-    return msgspec.structs.replace(
-        info,
-        labels=_LABELS.same(info.labels),
-        requests=_AMOUNTS.same(info.requests),
-        affinity=_AFFINITIES.same(info.affinity),
-        tolerations=_TOLERATIONS.same(info.tolerations),
-        spread=_SPREADS.same(info.spread),
-        images=(),  # no decision about nodes reads them
-    )
-
-
 _LABELS: Final[Interner[dict[str, str]]] = Interner()
-_AMOUNTS: Final[Interner[Requests]] = Interner()
-_AFFINITIES: Final[Interner[Affinity]] = Interner()
-_TOLERATIONS: Final[Interner[tuple[PodToleration, ...]]] = Interner()
-_SPREADS: Final[Interner[tuple[SpreadConstraint, ...]]] = Interner()
 _REQUESTS: Final[Interner[Request]] = Interner()
 _CLAIMS: Final[Interner[tuple[PodVolumeClaim, ...]]] = Interner()
 _SPECS: Final[Interner[PodSpec]] = Interner()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import Final
 
 import msgspec
 
@@ -18,20 +17,11 @@ from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.scheduler.transforms import CachedNode, CachedPod, transform_any_pod, transform_node
 from gpuplane.sharing import Request, host_request, kind_of, request_of
 from kubekit.api.core import Node, Pod, has_ended
-from kubekit.api.interned import Interner
 from kubekit.api.meta import ObjectMeta, to_dict
 from kubekit.api.raw import RawNode, RawPod
 from kubekit.errors import InvalidInput
-from kubekit.scheduling.podinfo import (
-    Affinity,
-    NodeFacts,
-    PodInfo,
-    PodToleration,
-    Requests,
-    SpreadConstraint,
-    compile_node,
-    compile_pod,
-)
+from kubekit.scheduling.podinfo import NodeFacts, PodInfo, compile_node, compile_pod
+from kubekit.scheduling.shared_parts import shared_parts
 
 log = logging.getLogger("gpuplane.scheduler")
 
@@ -72,7 +62,7 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
         info, trouble = None, ""
         if bound or ours or raw.status.get("nominatedNodeName"):
             try:
-                info = _shared(compile_pod(data))
+                info = shared_parts(compile_pod(data))
             except (InvalidInput, KeyError, TypeError, AttributeError, ValueError) as error:
                 log.warning("pod cannot be read pod=%s/%s: %s", raw.metadata.namespace, raw.metadata.name, error)
         if ours:
@@ -155,24 +145,3 @@ def _said(pod: Pod) -> tuple[str, str]:
         if condition.type == "PodScheduled" and condition.status == "False":
             return condition.reason, condition.message
     return "", ""
-
-
-_LABELS: Final[Interner[dict[str, str]]] = Interner()
-_AMOUNTS: Final[Interner[Requests]] = Interner()
-_AFFINITIES: Final[Interner[Affinity]] = Interner()
-_TOLERATIONS: Final[Interner[tuple[PodToleration, ...]]] = Interner()
-_SPREADS: Final[Interner[tuple[SpreadConstraint, ...]]] = Interner()
-_IMAGES: Final[Interner[tuple[str, ...]]] = Interner()
-
-
-def _shared(info: PodInfo) -> PodInfo:
-    """Return the pod with the parts that are equal in many pods stored once."""
-    return msgspec.structs.replace(
-        info,
-        labels=_LABELS.same(info.labels),
-        requests=_AMOUNTS.same(info.requests),
-        affinity=_AFFINITIES.same(info.affinity),
-        tolerations=_TOLERATIONS.same(info.tolerations),
-        spread=_SPREADS.same(info.spread),
-        images=_IMAGES.same(info.images),
-    )

@@ -175,11 +175,14 @@ class PodScheduler:
     def decide(self, pod: ScheduledPod) -> Decision:
         """Return the decision for a pod now; making room for it begins at once."""
         model = self.model
+        if pod.trouble or not pod.kind:
+            # NB: not kept for equal pods: what is the trouble, such as a volume, is no part of a pod's kind.
+            return choose_node(pod, model.cache, self._filtering)
         now = model.cache.revision, self._cluster.ledger.revision, model.changes
         if now != self._refused_at:
             self._refused.clear()
             self._refused_at = now
-        decision = self._refused.get(pod.kind) if pod.kind and not pod.trouble else None
+        decision = self._refused.get(pod.kind)
         if decision is None:
             node = self._ranking.best(pod)
             if node is not None:
