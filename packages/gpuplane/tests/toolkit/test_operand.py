@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
-from gpuplane.toolkit import run, uninstall
+import pytest
+
+from gpuplane import names
+from gpuplane.host import DriverReady
+from gpuplane.toolkit import applying, run, uninstall
 from kubekit.errors import Retryable
 from kubekit.kube import NotFound, Unreachable
+from packages.gpuplane.tests.toolkit.conftest import LIB
+from packages.gpuplane.tests.toolkit.machine import VERSION
 from tests.support.until import until
 
 
@@ -92,3 +99,41 @@ async def test_a_light_node_is_configured_without_watches(world: Any) -> None:
     task = await started(world, lambda: world.client.writes, vector_add=vector_add)
     await stop(task)
     assert world.host.exists("etc/docker/daemon.json")
+
+
+def give_driver_its_own_root(world: Any) -> None:
+    """Move the driver's libraries where a driver's container mounts them; nothing names that root yet."""
+    own = world.root / names.DRIVER_ROOT / LIB
+    own.mkdir(parents=True)
+    for path in (world.root / LIB).glob("lib[cn][uv]*"):
+        path.rename(own / path.name)
+
+
+def mounted(world: Any) -> list[str]:
+    spec = json.loads(world.host.read("var/run/cdi/nvidia.com-gpu.json") or b"{}")
+    return [mount["hostPath"] for mount in spec["containerEdits"].get("mounts", ())]
+
+
+async def test_a_driver_that_answers_before_it_is_announced_is_found_in_its_own_root(world: Any) -> None:
+    give_driver_its_own_root(world)
+    task = await started(world, lambda: world.client.writes)
+    assert f"/{names.DRIVER_ROOT}/{LIB}/libcuda.so.{VERSION}" in mounted(world)
+    await stop(task)
+
+
+async def test_a_driver_that_is_announced_while_the_runtime_restarts_is_not_missed(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was: the specification kept the devices and had no library, until somebody restarted the operand."""
+    give_driver_its_own_root(world)
+    (world.root / names.DRIVER_ROOT).rename(world.root / "other-root")
+    announced = DriverReady(host_driver=False, root="/other-root").encode()
+
+    async def restart(*_: Any) -> bool:
+        world.write(names.DRIVER_READY, announced)
+        return True
+
+    monkeypatch.setattr(applying, "tell", restart)
+    task = await started(world, lambda: world.client.writes)
+    await until(lambda: f"/other-root/{LIB}/libcuda.so.{VERSION}" in mounted(world), task=task)
+    await stop(task)

@@ -12,8 +12,9 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane import names
 from gpuplane.hardware import GPUFacts
-from gpuplane.host import LIBRARY_DIRS, Host, read_driver_ready
+from gpuplane.host import LIBRARY_DIRS, OWN_DRIVER_ROOTS, Host, read_driver_ready
 from gpuplane.toolkit.elf import soname
 from gpuplane.toolkit.facts import DeviceNodes, DriverFiles, NodeAccess
 
@@ -33,7 +34,8 @@ _SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket",
 # Libraries with versions of their own.
 _OTHERS = ("libnvidia-nvvm70.so.*", *(f"libnvidia-egl-{name}.so.*.*" for name in
                                       ("gbm", "wayland", "wayland2", "xcb", "xlib")))  # fmt: skip
-_PLAIN = ("libcuda.so.1", "libnvidia-ml.so.1")  # where a driver is no more than these
+_NVML = "libnvidia-ml.so.1"
+_PLAIN = ("libcuda.so.1", _NVML)  # where a driver is no more than these
 # Links that programs rely on: library without its version -> (link in its folder, target; "" for the library itself).
 _RELIED_ON = {
     "libcuda.so": ("libcuda.so", "libcuda.so.1"),
@@ -73,9 +75,11 @@ _CAP = re.compile(r"^((?:gpu\d+/gi\d+(?:/ci\d+)?/access)|config|monitor) (\d+)$"
 
 
 def observe_driver(host: Host, version: str) -> DriverFiles:
-    """The driver that `driver-ready` names, or the host's own."""
+    """The driver that `driver-ready` names; without that file, as when a driver's container has just begun to answer, the
+    one whose NVML is found first, where operands look for it.
+    """
     ready = read_driver_ready(host)
-    root = ready.root if ready is not None else "/"
+    root = ready.root if ready is not None else _root_with_nvml(host)
     base = root.strip("/")
     version = version or host.read_text("sys/module/nvidia/version") or ""
 
@@ -98,6 +102,13 @@ def observe_driver(host: Host, version: str) -> DriverFiles:
         },
         ldconfig="/sbin/ldconfig.real" if host.exists(inside("sbin/ldconfig.real")) else "/sbin/ldconfig",
     )
+
+
+def _root_with_nvml(host: Host) -> str:
+    for root in (*OWN_DRIVER_ROOTS, names.DRIVER_ROOT):
+        if any(host.exists(f"{root}/{directory}/{_NVML}".lstrip("/")) for directory in LIBRARY_DIRS):
+            return f"/{root}"
+    return "/"
 
 
 def observe_devices(host: Host, gpus: Iterable[GPUFacts], driver_root: str) -> DeviceNodes:
@@ -123,7 +134,7 @@ def _libraries(host: Host, base: str, version: str) -> tuple[tuple[str, ...], di
     """The driver's libraries and the links to them, from the first directory that has NVML."""
     prefix = f"{base}/" if base else ""
     for directory in LIBRARY_DIRS:
-        if "libnvidia-ml.so.1" not in host.list(f"{prefix}{directory}"):
+        if _NVML not in host.list(f"{prefix}{directory}"):
             continue
         libraries: list[str] = []
         links: dict[str, str] = {}

@@ -26,6 +26,8 @@ async def run(context: OperandContext) -> None:
     async def attempt() -> StageOutcome:
         node = await context.client.get(Node, context.node_name)
         said = node.status.node_info.container_runtime_version
+        # Before the driver is looked for: it may become ready while the runtime is restarted.
+        ready = observe_file(host, names.DRIVER_READY).fingerprint
         facts = _observe(context, host, said)
         note = ""
         if context.variables.get(names.NRI_ENV, "").strip().lower() == "true":
@@ -36,6 +38,7 @@ async def run(context: OperandContext) -> None:
         await applying.apply(host, planned, sleep=context.sleep)
         watched.clear()
         watched.update((path, observe_file(host, path).fingerprint) for path in _watched(facts, planned))
+        watched[names.DRIVER_READY] = ready
         return StageOutcome(
             Stage(state=StageState.DONE, since=context.now(), message=note, digest=planned.digest),
             Machine(runtime=facts.runtime.value, runtime_version=said.partition("://")[2]),
@@ -82,10 +85,10 @@ def _why_no_nri(host: Host, said: str) -> str:
 
 
 def _watched(facts: ToolkitFacts, planned: ToolkitPlan) -> tuple[str, ...]:
-    """The files whose change means that the plan may be another: ours, the runtime's, and where the driver is."""
+    """The files whose change means that the plan may be another: ours and the runtime's."""
     ours = (file.path for file in planned.files)
     place = (facts.place.config, *([facts.place.effective] if facts.place.effective else []))
-    return tuple(dict.fromkeys((*ours, *place, *facts.others, names.DRIVER_READY)))
+    return tuple(dict.fromkeys((*ours, *place, *facts.others)))
 
 
 def reason_of(error: KubekitError) -> str:
