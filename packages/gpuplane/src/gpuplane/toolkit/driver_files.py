@@ -75,8 +75,9 @@ _CAP = re.compile(r"^((?:gpu\d+/gi\d+(?:/ci\d+)?/access)|config|monitor) (\d+)$"
 
 
 def observe_driver(host: Host, version: str) -> DriverFiles:
-    """The driver that `driver-ready` names; without that file, as when a driver's container has just begun to answer, the
-    one whose NVML is found first, where operands look for it.
+    """The driver that `driver-ready` names; without that file, the one whose NVML operands open.
+
+    A driver's container answers a moment before it writes the file.
     """
     ready = read_driver_ready(host)
     root = ready.root if ready is not None else _root_with_nvml(host)
