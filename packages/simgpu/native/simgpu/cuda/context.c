@@ -81,9 +81,9 @@ static void destroy(struct context *context)
 	uint32_t number = cuda_devices[context->device].gpu;
 	struct simgpu_slot *slot = &cuda_view.state->slots[cuda_view.slot];
 	context->destroyed = true;
-	cuda_wait_callbacks(&context->legacy);
+	cuda_wait_queue(&context->legacy);
 	for (struct stream *stream = context->streams; stream; stream = stream->next)
-		cuda_wait_callbacks(stream);
+		cuda_wait_queue(stream);
 	while (context->modules)
 		cuda_module_free(context->modules);
 	while (context->streams) {

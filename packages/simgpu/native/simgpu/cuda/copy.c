@@ -22,6 +22,9 @@ static CUresult take_time(CUstream handle, uint64_t bytes, enum direction direct
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct simgpu_gpu *gpu = cuda_gpu(context->device);
+	pthread_mutex_lock(&cuda_guard);
+	cuda_wait_queue(stream); /* a copy is not queued: it waits with its caller */
+	pthread_mutex_unlock(&cuda_guard);
 	/* On the device a byte is read and written at the speed of its memory, which is many times that of PCIe. */
 	if (direction == ON_DEVICE && gpu->bandwidth_mbps)
 		bytes = 2 * bytes * gpu->pcie_mbps / gpu->bandwidth_mbps;

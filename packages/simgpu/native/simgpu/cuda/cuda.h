@@ -107,7 +107,8 @@ struct stream {
 	uint64_t thread; /* whose own default stream it is; 0: of no thread */
 	struct context *context;
 	struct stream *next;
-	int callbacks; /* host functions still to be called */
+	struct operation *queue; /* what waits for something outside, and what is behind it (queue.c) */
+	unsigned queued;
 	struct capture *capture; /* which it takes part in, */
 	unsigned branch;         /* and its number there */
 	struct history before;
@@ -161,11 +162,17 @@ struct module {
 	struct module *next;
 };
 
+struct event_marks {
+	uint64_t recorded, reached; /* how often it was recorded; up to which of these that was put on the time line */
+	uint64_t time;              /* when the last of those is done */
+};
+
 struct event {
 	uint32_t magic;
 	unsigned flags;
-	bool recorded;
-	uint64_t time;
+	struct event_marks *marks, own;
+	int file;       /* of the marks, for other processes; -1: own */
+	unsigned users; /* operations in queues */
 	struct context *context;
 	uint64_t capture; /* the capture in which it was recorded last; 0: none */
 	struct history before;
@@ -239,7 +246,7 @@ CUresult cuda_stream(CUstream handle, struct context **context, struct stream **
 uint64_t cuda_thread(void); /* the number of the calling thread, never used again */
 uint64_t cuda_stream_ready(struct stream *stream); /* when what is queued now on it may start */
 void cuda_wait_stream(struct stream *stream);
-void cuda_wait_callbacks(struct stream *stream); /* with the guard held, which it gives up meanwhile */
+void cuda_wait_queue(struct stream *stream); /* with the guard held, which it gives up meanwhile */
 void cuda_wait_context(struct context *context);
 void cuda_module_free(struct module *module);
 CUresult cuda_function(CUfunction handle, struct function **function);
@@ -253,6 +260,34 @@ struct work {
 CUresult cuda_prepare(struct work *work, CUfunction handle, const uint32_t *grid, const uint32_t *block, uint32_t shared,
 		      void **params, void **extra);
 CUresult cuda_run(struct context *context, struct stream *stream, const struct work *work);
+
+/* queue.c */
+enum operation_kind { OPERATION_KERNEL, OPERATION_HOST, OPERATION_WAIT_VALUE, OPERATION_WRITE_VALUE, OPERATION_WAIT_EVENT, OPERATION_RECORD };
+struct operation {
+	enum operation_kind kind;
+	struct work *work; /* it owns it */
+	struct event *event;
+	uint64_t record; /* which one of the event */
+	struct host_operation {
+		void (*function)(void *);
+		void (*callback)(CUstream, CUresult, void *);
+		void *data;
+		CUstream handle;
+	} host;
+	struct memory_operation {
+		uint8_t *place;
+		uint64_t value;
+		unsigned condition; /* CUstreamWaitValue_flags */
+		bool wide;          /* 64 bits */
+	} memory;
+	struct operation *next;
+};
+bool cuda_queued(struct stream *stream); /* whether new work has to go into its queue */
+CUresult cuda_queue(struct stream *stream, struct operation wanted);
+/* event.c */
+bool cuda_event_known(const struct event *event, uint64_t record); /* when it is done */
+void cuda_event_reached(struct event *event, uint64_t record, uint64_t ready);
+void cuda_event_release(struct event *event); /* with the guard held: one user less */
 
 /* graphs.c, for captures. */
 struct graph_exec;

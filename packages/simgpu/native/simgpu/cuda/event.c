@@ -1,20 +1,52 @@
-/* Events: marks in streams, which other streams and programs wait for. */
+/* Events: marks in streams, which other streams and programs wait for. Those for several processes lie in a memory file. */
 #include "cuda.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define WAIT_EXTERNAL 1u
+#define TIMELESS 2u
+#define INTERPROCESS 4u
+#define LOOK_NS 50000ull
 
-EXPORT CUresult cuEventCreate(CUevent *result, unsigned flags)
+/* A handle of 64 bytes names the process and the descriptor of its memory file. */
+struct handle {
+	char path[64];
+};
+
+static CUresult make(CUevent *result, unsigned flags, int file)
 {
-	NEED(result && flags < 8);
 	CONTEXT(context);
 	struct event *event = calloc(1, sizeof *event);
 	if (!event)
 		return CUDA_OUT_OF_MEMORY;
-	*event = (struct event){.magic = MAGIC_EVENT, .flags = flags, .context = context};
+	*event = (struct event){.magic = MAGIC_EVENT, .flags = flags, .context = context, .file = file, .marks = &event->own};
+	if (file >= 0) {
+		event->marks = mmap(NULL, sizeof *event->marks, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+		if (event->marks == MAP_FAILED) {
+			free(event);
+			return CUDA_OUT_OF_MEMORY;
+		}
+	}
 	*result = event;
 	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventCreate(CUevent *result, unsigned flags)
+{
+	NEED(result && flags < 8 && (!(flags & INTERPROCESS) || flags & TIMELESS));
+	int file = flags & INTERPROCESS ? (int)syscall(SYS_memfd_create, "simgpu-event", 1u /* close on exec */) : -1;
+	if (flags & INTERPROCESS && (file < 0 || ftruncate(file, sizeof(struct event_marks))))
+		return CUDA_OPERATING_SYSTEM;
+	CUresult made = make(result, flags, file);
+	if (made != CUDA_SUCCESS && file >= 0)
+		close(file);
+	return made;
 }
 
 #define EVENT(event)                                                                                                   \
@@ -22,12 +54,76 @@ EXPORT CUresult cuEventCreate(CUevent *result, unsigned flags)
 	if (!(event) || (event)->magic != MAGIC_EVENT)                                                                  \
 	return CUDA_INVALID_HANDLE
 
+EXPORT CUresult cuIpcGetEventHandle(struct handle *handle, CUevent event)
+{
+	NEED(handle);
+	EVENT(event);
+	NEED(event->flags & INTERPROCESS);
+	memset(handle, 0, sizeof *handle);
+	snprintf(handle->path, sizeof handle->path, "/proc/%d/fd/%d", (int)getpid(), event->file);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuIpcOpenEventHandle(CUevent *result, struct handle handle)
+{
+	NEED(result && memchr(handle.path, 0, sizeof handle.path) && !strncmp(handle.path, "/proc/", 6));
+	READY();
+	int file = open(handle.path, O_RDWR | O_CLOEXEC);
+	if (file < 0)
+		return CUDA_INVALID_HANDLE;
+	CUresult made = make(result, INTERPROCESS | TIMELESS, file);
+	if (made != CUDA_SUCCESS)
+		close(file);
+	return made;
+}
+
+/* With the guard held. */
+void cuda_event_release(struct event *event)
+{
+	if (event->users && --event->users)
+		return;
+	if (event->magic)
+		return;
+	if (event->file >= 0) {
+		munmap(event->marks, sizeof *event->marks);
+		close(event->file);
+	}
+	free(event);
+}
+
 EXPORT CUresult cuEventDestroy_v2(CUevent event)
 {
 	EVENT(event);
+	pthread_mutex_lock(&cuda_guard);
 	event->magic = 0;
-	free(event);
+	if (!event->users)
+		cuda_event_release(event);
+	pthread_mutex_unlock(&cuda_guard);
 	return CUDA_SUCCESS;
+}
+
+bool cuda_event_known(const struct event *event, uint64_t record)
+{
+	return __atomic_load_n(&event->marks->reached, __ATOMIC_SEQ_CST) >= record;
+}
+
+void cuda_event_reached(struct event *event, uint64_t record, uint64_t ready)
+{
+	uint64_t now = simgpu_now();
+	__atomic_store_n(&event->marks->time, ready > now ? ready : now, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&event->marks->reached, record, __ATOMIC_SEQ_CST);
+}
+
+static uint64_t last_record(const struct event *event)
+{
+	return __atomic_load_n(&event->marks->recorded, __ATOMIC_SEQ_CST);
+}
+
+/* Whether what came before its last record is done; *when it is, UINT64_MAX while nobody knows. */
+static bool reached(const struct event *event, uint64_t *when)
+{
+	*when = cuda_event_known(event, last_record(event)) ? __atomic_load_n(&event->marks->time, __ATOMIC_SEQ_CST) : UINT64_MAX;
+	return *when <= simgpu_now();
 }
 
 EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags)
@@ -45,10 +141,11 @@ EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned 
 	result = cuda_capture_record(stream, event, &captured);
 	if (result != CUDA_SUCCESS || captured)
 		return result;
+	uint64_t record = __atomic_add_fetch(&event->marks->recorded, 1, __ATOMIC_SEQ_CST);
+	if (cuda_queued(stream))
+		return cuda_queue(stream, (struct operation){.kind = OPERATION_RECORD, .event = event, .record = record});
 	pthread_mutex_lock(&cuda_guard);
-	uint64_t ready = cuda_stream_ready(stream), now = simgpu_now();
-	event->time = ready > now ? ready : now;
-	event->recorded = true;
+	cuda_event_reached(event, record, cuda_stream_ready(stream));
 	pthread_mutex_unlock(&cuda_guard);
 	return CUDA_SUCCESS;
 }
@@ -60,28 +157,31 @@ EXPORT CUresult cuEventRecord(CUevent event, CUstream handle)
 
 EXPORT CUresult cuEventQuery(CUevent event)
 {
+	uint64_t when;
 	EVENT(event);
 	CUresult result = cuda_usable(event->context);
 	if (result == CUDA_SUCCESS)
 		result = cuda_capture_wait_event(event);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return !event->recorded || event->time <= simgpu_now() ? CUDA_SUCCESS : CUDA_NOT_READY;
+	return reached(event, &when) ? CUDA_SUCCESS : CUDA_NOT_READY;
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event)
 {
+	uint64_t when;
 	EVENT(event);
 	CUresult result = cuda_capture_wait_event(event);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (event->recorded && event->time > simgpu_now())
-		simgpu_sleep_until(event->time);
+	while (!reached(event, &when))
+		simgpu_sleep_until(when == UINT64_MAX ? simgpu_now() + LOOK_NS : when);
 	return cuda_usable(event->context);
 }
 
 EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
+	uint64_t first, last;
 	NEED(milliseconds);
 	EVENT(start);
 	EVENT(end);
@@ -90,12 +190,11 @@ EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent e
 		result = cuda_capture_wait_event(end);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!start->recorded || !end->recorded || (start->flags & 2) || (end->flags & 2))
+	if (!last_record(start) || !last_record(end) || (start->flags & TIMELESS) || (end->flags & TIMELESS))
 		return CUDA_INVALID_HANDLE;
-	uint64_t now = simgpu_now();
-	if (start->time > now || end->time > now)
+	if (!reached(start, &first) || !reached(end, &last))
 		return CUDA_NOT_READY;
-	*milliseconds = (float)(((double)end->time - (double)start->time) / 1e6);
+	*milliseconds = (float)(((double)last - (double)first) / 1e6);
 	return CUDA_SUCCESS;
 }
 
@@ -116,9 +215,12 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags
 		result = cuda_capture_join(stream, event, flags == WAIT_EXTERNAL, &captured);
 	if (result != CUDA_SUCCESS || captured)
 		return result;
+	uint64_t record = last_record(event);
+	if (cuda_queued(stream) || !cuda_event_known(event, record))
+		return cuda_queue(stream, (struct operation){.kind = OPERATION_WAIT_EVENT, .event = event, .record = record});
 	pthread_mutex_lock(&cuda_guard);
-	if (event->recorded && event->time > stream->tail)
-		stream->tail = event->time;
+	if (event->marks->time > stream->tail)
+		stream->tail = event->marks->time;
 	pthread_mutex_unlock(&cuda_guard);
 	return CUDA_SUCCESS;
 }

@@ -405,6 +405,10 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 		return result;
 	if (result == CUDA_SUCCESS)
 		result = reserve(exec, context->device);
+	pthread_mutex_lock(&cuda_guard);
+	if (result == CUDA_SUCCESS)
+		cuda_wait_queue(stream); /* a graph is not queued: it waits with its caller */
+	pthread_mutex_unlock(&cuda_guard);
 	for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
 		const struct graph_node *node = exec->nodes->all[i];
 		if (node->type == NODE_KERNEL) {

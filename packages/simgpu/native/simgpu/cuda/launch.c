@@ -1,6 +1,7 @@
 /* Functions and their launch: the kernel runs now, its time is queued. */
 #include "cuda.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define LAUNCH_NS 2500ull      /* the least a launch takes on the GPU */
@@ -297,7 +298,16 @@ static CUresult launch(CUfunction handle, const uint32_t *grid, const uint32_t *
 		return result;
 	bool captured;
 	result = cuda_capture_kernel(stream, &work, &captured);
-	return result != CUDA_SUCCESS || captured ? result : cuda_run(context, stream, &work);
+	if (result != CUDA_SUCCESS || captured || !cuda_queued(stream))
+		return result != CUDA_SUCCESS || captured ? result : cuda_run(context, stream, &work);
+	struct work *copy = malloc(sizeof *copy);
+	if (!copy)
+		return CUDA_OUT_OF_MEMORY;
+	*copy = work;
+	result = cuda_queue(stream, (struct operation){.kind = OPERATION_KERNEL, .work = copy});
+	if (result != CUDA_SUCCESS)
+		free(copy);
+	return result;
 }
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,

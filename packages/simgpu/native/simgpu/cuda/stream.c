@@ -5,7 +5,6 @@
 
 __thread unsigned cuda_default_stream = 1;
 
-static pthread_cond_t callback_done = PTHREAD_COND_INITIALIZER;
 static uint64_t next_id = 3;
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -32,7 +31,7 @@ static void leave(struct stream *stream)
 {
 	struct context *context = stream->context;
 	uint64_t *left = &context->left[stream->flags & STREAM_NON_BLOCKING];
-	cuda_wait_callbacks(stream);
+	cuda_wait_queue(stream);
 	cuda_capture_leave(stream);
 	*left = later(*left, stream->tail);
 	for (struct stream **at = &context->streams; *at; at = &(*at)->next)
@@ -126,16 +125,10 @@ uint64_t cuda_stream_ready(struct stream *stream)
 	return ready;
 }
 
-void cuda_wait_callbacks(struct stream *stream)
-{
-	while (stream->callbacks)
-		pthread_cond_wait(&callback_done, &cuda_guard);
-}
-
 void cuda_wait_stream(struct stream *stream)
 {
 	pthread_mutex_lock(&cuda_guard);
-	cuda_wait_callbacks(stream);
+	cuda_wait_queue(stream);
 	uint64_t ready = cuda_stream_ready(stream);
 	pthread_mutex_unlock(&cuda_guard);
 	if (ready > simgpu_now())
@@ -145,10 +138,10 @@ void cuda_wait_stream(struct stream *stream)
 void cuda_wait_context(struct context *context)
 {
 	pthread_mutex_lock(&cuda_guard);
-	cuda_wait_callbacks(&context->legacy);
+	cuda_wait_queue(&context->legacy);
 	uint64_t ready = later(cuda_stream_ready(&context->legacy), context->left[1]);
 	for (struct stream *stream = context->streams; stream; stream = stream->next) {
-		cuda_wait_callbacks(stream);
+		cuda_wait_queue(stream);
 		ready = later(ready, stream->tail);
 	}
 	pthread_mutex_unlock(&cuda_guard);
@@ -211,7 +204,7 @@ EXPORT CUresult cuStreamQuery(CUstream handle)
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&cuda_guard);
-	bool done = !stream->callbacks && cuda_stream_ready(stream) <= simgpu_now();
+	bool done = !stream->queue && cuda_stream_ready(stream) <= simgpu_now();
 	pthread_mutex_unlock(&cuda_guard);
 	return done ? CUDA_SUCCESS : CUDA_NOT_READY;
 }
@@ -238,76 +231,6 @@ EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *result, void **gre
 	return cuStreamGetCtx(handle, result);
 }
 
-struct host_call {
-	void (*function)(void *);
-	void (*callback)(CUstream, CUresult, void *);
-	void *data;
-	struct stream *stream;
-	uint64_t when;
-};
-
-static void *call_host(void *argument)
-{
-	struct host_call *call = argument;
-	simgpu_sleep_until(call->when);
-	if (call->function)
-		call->function(call->data);
-	else
-		call->callback(call->stream, CUDA_SUCCESS, call->data);
-	pthread_mutex_lock(&cuda_guard);
-	call->stream->callbacks--;
-	uint64_t now = simgpu_now();
-	if (call->stream->tail < now)
-		call->stream->tail = now;
-	pthread_cond_broadcast(&callback_done);
-	pthread_mutex_unlock(&cuda_guard);
-	free(call);
-	return NULL;
-}
-
-static CUresult queue_host_call(CUstream handle, struct host_call wanted)
-{
-	STREAM(handle);
-	CUresult result = cuda_capture_none(handle);
-	if (result != CUDA_SUCCESS)
-		return result;
-	struct host_call *call = malloc(sizeof *call);
-	pthread_t thread;
-	if (!call)
-		return CUDA_OUT_OF_MEMORY;
-	*call = wanted;
-	pthread_mutex_lock(&cuda_guard);
-	cuda_wait_callbacks(stream); /* one after another */
-	call->stream = stream;
-	call->when = cuda_stream_ready(stream);
-	bool started = !pthread_create(&thread, NULL, call_host, call);
-	if (started)
-		stream->callbacks++;
-	pthread_mutex_unlock(&cuda_guard);
-	if (!started) {
-		free(call);
-		return CUDA_OPERATING_SYSTEM;
-	}
-	pthread_detach(thread);
-	return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuLaunchHostFunc(CUstream handle, void (*function)(void *), void *data)
-{
-	NEED(function);
-	return queue_host_call(handle, (struct host_call){.function = function, .data = data});
-}
-
-EXPORT CUresult cuStreamAddCallback(CUstream handle, void (*callback)(CUstream, CUresult, void *), void *data, unsigned flags)
-{
-	NEED(callback && flags == 0);
-	return queue_host_call(handle, (struct host_call){.callback = callback, .data = data});
-}
-
 PER_THREAD(cuStreamSynchronize, _ptsz, (CUstream handle), (handle))
 PER_THREAD(cuStreamQuery, _ptsz, (CUstream handle), (handle))
-PER_THREAD(cuStreamAddCallback, _ptsz,
-	   (CUstream handle, void (*callback)(CUstream, CUresult, void *), void *data, unsigned flags),
-	   (handle, callback, data, flags))
 PER_THREAD(cuStreamGetCtx_v2, _ptsz, (CUstream handle, CUcontext *result, void **green), (handle, result, green))
-PER_THREAD(cuLaunchHostFunc, _ptsz, (CUstream handle, void (*function)(void *), void *data), (handle, function, data))
