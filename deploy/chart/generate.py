@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 import textwrap
 from importlib import resources
@@ -69,7 +70,7 @@ OWN: Final[dict[str, dict[str, Schema]]] = {
         "nodeSelector": _told(MAP, "labels of the nodes that the operator may run on", {}),
         "tolerations": _told(LIST, "tolerations beside those for control planes and GPU nodes", []),
         "affinity": _told(ANY, "affinity of the operator's pod", {}),
-        "resources": _told(ANY, "requests and limits of the operator's container", {}),
+        "resources": _told(ANY, "requests and limits of the operator's container, and of the Jobs'", {}),
         "env": _told(LIST, "more environment of the operator's container and of the Jobs around the release", []),
         "logging": {
             "type": "object",
@@ -126,12 +127,16 @@ TOP: Final[dict[str, Schema]] = {
             "failurePolicy": _told(
                 {"type": "string", "enum": ["Ignore", "Fail"]}, "pods with GPUs while the webhook is away", "Ignore"
             ),
+            "resources": _told(ANY, "requests and limits of its container; empty for those of gpuplane", {}),
         },
     },
     "scheduler": {
         "type": "object",
         "description": "The extender that places shares; kube-scheduler must be configured to call it.",
-        "properties": {"enabled": _told(FLAG, "install it", True)},
+        "properties": {
+            "enabled": _told(FLAG, "install it", True),
+            "resources": _told(ANY, "requests and limits of its container; empty for those of gpuplane", {}),
+        },
     },
     "podScheduler": {
         "type": "object",
@@ -146,6 +151,7 @@ TOP: Final[dict[str, Schema]] = {
             "clusterName": _told(TEXT, "name of the cluster in the cloud's tags; needed", ""),
             "cloudEndpoint": _told(TEXT, "a cloud with Amazon's interfaces, instead of Amazon's", ""),
             "cloudRole": _told(TEXT, "ARN of the cloud's role for its account", ""),
+            "resources": _told(ANY, "requests and limits of its container; empty for those of gpuplane", {}),
             "env": _told(
                 MAP, "more settings, as INTERRUPTION_QUEUE; credentials are in the Secret gpuplane-autoscaler", {}
             ),
@@ -252,7 +258,14 @@ REPLACED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "40-cluster-policy.yaml": (("spec: {}\n", 'spec: {{- include "gpuplane.spec" . }}\n'),),
 }
 # NB: `default true` would make true of false.
+_RESOURCES: Final = re.compile(r"^          resources:\n((?:            .*\n)+)", re.MULTILINE)
 WRAPPED: Final = {"40-cluster-policy.yaml": 'if ne (toString (.Values.clusterPolicy).deployCR) "false"'}
+
+
+def _with_resources(text: str, group: str) -> str:
+    """A manifest whose container takes the values of a group instead of its own requests and limits."""
+    given = f"{{{{- with (.Values.{group}).resources }}}}{{{{ toYaml . | nindent 12 }}}}{{{{ else }}}}"
+    return _RESOURCES.sub(lambda found: f"          resources:\n{given}\n{found[1]}{{{{- end }}}}\n", text)
 
 
 def template(name: str, text: str) -> str:
@@ -261,6 +274,7 @@ def template(name: str, text: str) -> str:
         if text.count(old) != 1:
             raise SystemExit(f"{name}: {old!r} stands there {text.count(old)} times; see REPLACED")
         text = text.replace(old, new)
+    text = _with_resources(text, "operator")
     if name.startswith("10-"):
         # Where the release has the namespace already, as with helm's --create-namespace, it is not ours to make.
         first, rest = text.split("---\n", 1)
@@ -318,6 +332,7 @@ def part_template(part: str, text: str) -> str:
         text = text.replace(old, new)
     for old, new in AUTOSCALER_REPLACED if part == AUTOSCALER else ():
         text = text.replace(old, new)
+    text = _with_resources(text, part)
     refused = ""
     if part == POD_SCHEDULER:
         why = '{{ fail "podScheduler needs scheduler.enabled" }}'

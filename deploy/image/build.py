@@ -4,7 +4,7 @@
 
 What it writes is an OCI layout in a tar, for `ctr -n k8s.io images import`, `docker load`, `podman load` and
 `skopeo copy oci-archive:FILE docker://...`. The same inputs give the same digest. Next to it is the bill of materials,
-FILE.cdx.json, in CycloneDX.
+FILE.cdx.json, in CycloneDX, and the provenance, FILE.provenance.json, an in-toto statement in SLSA's form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from gpuplane_image import ImageError, ImageInfo, build, write_sbom
+from gpuplane_image import ImageError, ImageInfo, build, epoch, write_provenance, write_sbom
 from gpuplane_image.dependencies import REPOSITORY, project
 
 
@@ -28,23 +28,21 @@ def main() -> None:
     options = parser.parse_args()
     try:
         info = build(options.output, options.tag, cache=options.cache)
-        materials = write_sbom(info)
+        beside = (write_sbom(info), write_provenance(info, epoch()))
     except ImageError as error:
         sys.exit(f"build.py: {error}")
-    sys.stdout.write(as_json(info, materials) if options.format == "json" else as_text(info, materials))
+    sys.stdout.write(as_json(info, *beside) if options.format == "json" else as_text(info, *beside))
 
 
-def as_text(info: ImageInfo, materials: Path) -> str:
-    return f"{info.tag}  {info.digest}  {info.size_bytes / 1e6:.1f} MB\n{info.path}\n{materials}\n"
+def as_text(info: ImageInfo, materials: Path, provenance: Path) -> str:
+    return f"{info.tag}  {info.digest}  {info.size_bytes / 1e6:.1f} MB\n{info.path}\n{materials}\n{provenance}\n"
 
 
-def as_json(info: ImageInfo, materials: Path) -> str:
+def as_json(info: ImageInfo, materials: Path, provenance: Path) -> str:
     """Sizes in bytes, uncompressed; `parts` by Debian package and Python distribution, largest first."""
     layers = [layer._asdict() for layer in info.layers]
-    return (
-        json.dumps(info._asdict() | {"path": str(info.path), "materials": str(materials), "layers": layers}, indent=2)
-        + "\n"
-    )
+    paths = {"path": str(info.path), "materials": str(materials), "provenance": str(provenance)}
+    return json.dumps(info._asdict() | paths | {"layers": layers}, indent=2) + "\n"
 
 
 if __name__ == "__main__":

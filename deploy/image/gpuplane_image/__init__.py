@@ -1,7 +1,8 @@
 """Builds the image of gpuplane, and small ones for tests, with neither a daemon nor a container registry."""
 
 from .errors import ImageError
-from .images import ImageInfo, build, small_image, vectoradd_image
+from .images import ImageInfo, build, epoch, small_image, vectoradd_image
+from .provenance import provenance, write_provenance
 from .sbom import bill_of_materials, write_sbom
 
 __all__ = [
@@ -9,7 +10,10 @@ __all__ = [
     "ImageInfo",
     "bill_of_materials",
     "build",
+    "epoch",
+    "provenance",
     "small_image",
     "vectoradd_image",
+    "write_provenance",
     "write_sbom",
 ]

@@ -38,6 +38,12 @@ class Package(NamedTuple):
     path: Path
     digest: str
 
+    @property
+    def url(self) -> str:
+        """The package URL, of its file's name: `libc6_2.36-9_amd64.deb`, an epoch's colon as %3a."""
+        name, version, machine = self.path.name.removesuffix(".deb").split("_")
+        return f"pkg:deb/debian/{name}@{version.replace('%3a', '%3A')}?arch={machine}"
+
 
 def fetch(names: tuple[str, ...], cache: Path, suite: str = SUITE, area: str = "main") -> list[Package]:
     """The newest versions of the packages in an area of a release of Debian, in the order of `names`.

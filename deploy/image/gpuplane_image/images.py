@@ -26,12 +26,15 @@ VECTORADD = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1-ubuntu20.04"
 
 
 class BuiltLayer(NamedTuple):
-    """`parts` are bytes by Debian package and Python distribution."""
+    """`parts` are bytes by Debian package and Python distribution; `inputs` the SHA-256 of what it was made of, by
+    package URL or path in the repository.
+    """
 
     name: str
     digest: str
     size_bytes: int
     parts: compose.Parts
+    inputs: dict[str, str]
 
 
 class ImageInfo(NamedTuple):
@@ -48,6 +51,7 @@ class _Composed(NamedTuple):
     tree: Path
     layer: Layer
     parts: compose.Parts
+    inputs: dict[str, str]
 
 
 def default_cache() -> Path:
@@ -106,7 +110,7 @@ def _files_layer(files: Mapping[str, tuple[bytes, int]], folder: Path) -> _Compo
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
         target.chmod(mode)
-    return _Composed(tree, write_layer("files", tree, folder / "layer.tar", epoch()), compose.sizes(tree, {}))
+    return _Composed(tree, write_layer("files", tree, folder / "layer.tar", epoch()), compose.sizes(tree, {}), {})
 
 
 @contextmanager
@@ -126,16 +130,19 @@ def composed_layers(cache: Path) -> Iterator[tuple[_Composed, ...]]:
             requirements.encode(),
             str(epoch()).encode(),
         )
+        locked = {"requirements.lock": _sha256(requirements.encode())}
         base = _kept(
             cache,
             "base",
             key,
+            {package.url: package.digest for package in packages} | locked,
             lambda tree: compose.compose_base(tree, packages, requirements, cache, epoch()),
         )
         own = _kept(
             cache,
             "gpuplane",
             _key(key.encode(), *dependencies.sources()),
+            {"sources": _key(*dependencies.sources(), length=64)},
             lambda tree: compose.compose_gpuplane(tree, base.tree, cache, epoch()),
         )
         yield base, _toolkit(cache), own
@@ -150,7 +157,8 @@ def nvidia_programs(cache: Path | None = None) -> Path:
 
 def _toolkit(cache: Path) -> _Composed:
     key = _key(*nvidia_toolkit.sources(), os.uname().machine.encode(), str(epoch()).encode())
-    return _kept(cache, "toolkit", key, lambda tree: compose.compose_toolkit(tree, cache, epoch()))
+    inputs = {f"deploy/image/toolkit/{path.name}": _sha256(path.read_bytes()) for path in nvidia_toolkit.PINS.iterdir()}
+    return _kept(cache, "toolkit", key, inputs, lambda tree: compose.compose_toolkit(tree, cache, epoch()))
 
 
 def epoch() -> int:
@@ -160,11 +168,14 @@ def epoch() -> int:
 
 def _write(output: Path, tag: str, layers: tuple[_Composed, ...], settings: layout.Settings) -> ImageInfo:
     digest = layout.write_archive(output, tag, [each.layer for each in layers], settings, epoch())
-    built = tuple(BuiltLayer(each.layer.name, each.layer.digest, each.layer.size_bytes, each.parts) for each in layers)
+    built = tuple(
+        BuiltLayer(each.layer.name, each.layer.digest, each.layer.size_bytes, each.parts, each.inputs)
+        for each in layers
+    )
     return ImageInfo(output, tag, digest, sum(each.size_bytes for each in built), built)
 
 
-def _kept(cache: Path, name: str, key: str, make: Callable[[Path], compose.Parts]) -> _Composed:
+def _kept(cache: Path, name: str, key: str, inputs: dict[str, str], make: Callable[[Path], compose.Parts]) -> _Composed:
     """The layer of this key out of the cache, made if it is not there; older ones of the name go."""
     place = cache / f"{name}-{key}"
     about = place / "about.json"
@@ -177,15 +188,20 @@ def _kept(cache: Path, name: str, key: str, make: Callable[[Path], compose.Parts
         about.write_text(json.dumps({"digest": layer.digest, "size_bytes": layer.size_bytes, "parts": parts}))
     known = json.loads(about.read_text())
     return _Composed(
-        place / "tree", Layer(name, place / "layer.tar", known["digest"], known["size_bytes"]), known["parts"]
+        place / "tree", Layer(name, place / "layer.tar", known["digest"], known["size_bytes"]), known["parts"], inputs
     )
 
 
-def _key(*parts: bytes) -> str:
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _key(*parts: bytes, length: int = 16) -> str:
+    """Return `length` digits of a SHA-256 of the parts' own."""
     state = hashlib.sha256()
     for part in parts:
         state.update(hashlib.sha256(part).digest())
-    return state.hexdigest()[:16]
+    return state.hexdigest()[:length]
 
 
 @contextmanager

@@ -55,7 +55,6 @@
 {{- define "gpuplane.container" -}}
 {{- $more := dict -}}
 {{- with .Values.operator.imagePullPolicy }}{{- $_ := set $more "imagePullPolicy" . -}}{{- end -}}
-{{- with .Values.operator.resources }}{{- $_ := set $more "resources" . -}}{{- end -}}
 {{- with $more }}{{ toYaml . }}{{ end -}}
 {{- end -}}
 

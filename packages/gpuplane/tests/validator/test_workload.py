@@ -40,7 +40,8 @@ async def test_a_pod_gets_a_gpu_and_stays_completed(world: Any) -> None:
     assert pod["metadata"]["name"].startswith("nvidia-cuda-validator-")
     assert pod["metadata"]["namespace"] == "gpu-operator"
     container = pod["spec"]["containers"][0]
-    assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1, "memory": "2Gi"}
+    assert container["resources"]["requests"] == {"cpu": "0", "memory": "0"}, "a full node is proved too"
     assert container["command"][1:] == ["-m", "gpuplane.validator.vectoradd"]
     assert "nodeName" not in pod["spec"], "the scheduler has to know"
 

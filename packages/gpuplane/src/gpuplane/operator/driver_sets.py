@@ -87,7 +87,7 @@ def _pod(template: Manifest, pod: Manifest, choice: DriverChoice) -> None:
     if choice.affinity:
         pod["affinity"] = {"nodeAffinity": dict(choice.affinity)}
     if choice.security_context:
-        pod["securityContext"] = dict(choice.security_context)
+        pod["securityContext"] = pod.get("securityContext", {}) | dict(choice.security_context)
     if choice.host_network is not None:
         pod["hostNetwork"] = choice.host_network
     if choice.source.image_pull_secrets:

@@ -193,7 +193,7 @@ def _shared(template: Manifest, spec: ClusterPolicySpec) -> None:
     if common.priority_class_name and not theirs:
         pod["priorityClassName"] = common.priority_class_name
     if common.pod_security_context:
-        pod["securityContext"] = common.pod_security_context
+        pod["securityContext"] = pod.get("securityContext", {}) | common.pod_security_context
     for volume in pod.get("volumes", ()):
         if volume["name"] == "host":
             volume["hostPath"]["path"] = spec.host_paths.root_fs or "/"

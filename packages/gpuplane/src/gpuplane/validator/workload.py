@@ -92,7 +92,9 @@ def manifest(context: OperandContext, ours: ValidatorPod | None, offer: GpuOffer
     affinity["nodeSelectorTerms"][0]["matchFields"][0]["values"] = [context.node_name]
     (container,) = spec["containers"]
     container["command"] = [sys.executable, "-m", PROGRAM]
-    container["resources"]["limits"] = {offer.resource: offer.least}
+    limits = container["resources"]["limits"]
+    del limits[names.GPU_RESOURCE]
+    limits[offer.resource] = offer.least
     image = context.image
     if ours is not None:
         own = ours.spec.containers[0]
