@@ -110,7 +110,7 @@ async def test_a_pod_that_the_kubelet_turns_away_is_tried_again(world: Any) -> N
 
 async def test_a_pod_that_is_always_turned_away_says_so_in_the_end(world: Any) -> None:
     world.end_pods("Failed", reason="UnexpectedAdmissionError", message="no healthy devices present")
-    problem = await run_pod(world.context(vector_add=None), patience=0.05)
+    problem = await run_pod(world.context(vector_add=None), patience=0.5)
     assert problem is not None
     assert (problem.reason, problem.message) == (
         "PluginWorkloadRejected",
