@@ -95,7 +95,7 @@ def test_what_the_node_gives_beside_gpus() -> None:
         ({"core": "150"}, {}, "GP201", '"100" or "200"'),
         ({"core": "220", "units": 8}, {}, "GP201", '"200" or "300"'),
         ({"core": "9999999900"}, {}, "GP201", "more than any node has"),
-        ({"gpu": "1e999999999"}, {}, "GP202", "no whole number"),
+        ({"gpu": "1e999999999"}, {}, "GP201", "more than any node has"),
         ({"gpu": "500m"}, {}, "GP202", "no whole number"),
         ({"gpu": -1}, {}, "GP202", "no whole number"),
         ({"core": "many"}, {}, "GP202", "no whole number"),

@@ -135,6 +135,9 @@ def test_host_ports_conflict_by_address_protocol_and_number(world):
     assert fits(hostPort=80, hostIP="10.0.0.2")
     assert fits(hostPort=80, protocol="UDP")
     assert fits(hostPort=81)
+    sidecar = {"name": "proxy", "image": "proxy", "ports": [{"hostPort": 80}], "restartPolicy": "Always"}
+    assert not find(world.pod("p", initContainers=[sidecar]), world.cache).feasible
+    assert find(world.pod("p", initContainers=[{**sidecar, "restartPolicy": None}]), world.cache).feasible
 
 
 def test_pod_affinity_follows_company_and_the_first_may_go_anywhere(world):

@@ -54,14 +54,10 @@ class TooLarge(InvalidInput):
 
 def count(value: Quantity) -> int:
     """Parse a count of resources, 0 or more. Raises InvalidInput, and TooLarge for counts larger than any machine."""
-    try:
-        number = parse_quantity(value)
-        if number > _READABLE:
-            raise TooLarge(f"{value} is more than any machine has")
-        good = 0 <= number == int(number)
-    except ArithmeticError:  # exponents that no Decimal holds
-        good = False
-    if not good:
+    number = parse_quantity(value)
+    if number > _READABLE:
+        raise TooLarge(f"{value} is more than any machine has")
+    if not 0 <= number == int(number):
         raise InvalidInput(f"{value} is no count of resources")
     return int(number)
 

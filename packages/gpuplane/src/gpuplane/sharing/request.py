@@ -19,7 +19,7 @@ from gpuplane import names
 from gpuplane.sharing.findings import MEMORY_UNIT_MIB, POLICIES, count, findings
 from kubekit.api.core import Container, Pod
 from kubekit.api.pod_requests import PodAmounts, phases
-from kubekit.api.quantity import Quantity, parse_quantity
+from kubekit.api.quantity import MOST, Quantity, parse_quantity
 from kubekit.errors import InvalidInput
 
 WHOLE: Final = 100  # core of one whole GPU
@@ -233,7 +233,7 @@ def of_node(pod: Pod, resource: str, factor: float) -> int:
         amount(spec.resources.requests),
         amount(spec.overhead),
     )
-    return amounts.requests().get(resource, 0)
+    return min(amounts.requests().get(resource, 0), MOST)
 
 
 def _asks(containers: tuple[Container, ...], *, init: bool) -> Iterator[Ask]:

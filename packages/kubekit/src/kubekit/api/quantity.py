@@ -7,7 +7,7 @@ of fractions of a CPU do not drift.
 from __future__ import annotations
 
 import re
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, Decimal, Overflow
 from functools import lru_cache
 from typing import Final
 
@@ -36,9 +36,12 @@ _SUFFIX: Final[dict[str, Decimal]] = {
 }
 
 
+MOST: Final = 2**63 - 1
+"""The largest quantity, in its base unit: Kubernetes reads a larger one as this."""
 PATTERN: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
 """What a quantity looks like, for schemas."""
 
+_LARGEST: Final = Decimal(MOST)
 _PARTS: Final = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([numkMGTPE]|[KMGTPE]i|)")
 
 
@@ -48,7 +51,13 @@ def parse_quantity(value: Quantity) -> Decimal:
     parts = _PARTS.fullmatch(str(value))
     if parts is None:
         raise InvalidInput(f"{value!r} is not a quantity", cure='write it like "2", "500m", "5Gi"')
-    return Decimal(parts[1]) * _SUFFIX[parts[2]]
+    try:
+        amount = Decimal(parts[1]) * _SUFFIX[parts[2]]
+    except Overflow:
+        amount = -_LARGEST if parts[1].startswith("-") else _LARGEST
+    except ArithmeticError:
+        raise InvalidInput(f"{value!r} has an exponent that is out of range") from None
+    return max(-_LARGEST, min(amount, _LARGEST))
 
 
 @lru_cache(maxsize=4096)

@@ -7,13 +7,14 @@ Requests are integers: `cpu` in thousandths, everything else in its base unit (b
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import ROUND_CEILING
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from kubekit.api.pod_requests import read_amounts
-from kubekit.api.quantity import parse_quantity, whole
+from kubekit.api.quantity import MOST, parse_quantity, whole
 from kubekit.scheduling.selectors import (
     NodeTerm,
     Requirement,
@@ -139,7 +140,7 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False):
 @lru_cache(maxsize=4096)
 def _parse(resource: str, quantity: str) -> int:
     if resource == "cpu":
-        return whole(str(parse_quantity(quantity) * 1000))
+        return min(MOST, int((parse_quantity(quantity) * 1000).to_integral_value(rounding=ROUND_CEILING)))
     return whole(quantity)
 
 
@@ -256,12 +257,22 @@ def _requested(spec: Mapping[str, Any]) -> tuple[Requests, Requests]:
     found = _shapes.get(key)
     if found is None:
         asked = read_amounts(spec, "requests", _amount)
-        found = asked.requests(), asked.requests(ASSUMED)
+        found = _bounded(asked.requests()), _bounded(asked.requests(ASSUMED))
         if len(key) <= _LONGEST_KEY:  # any tenant can make pods with thousands of containers
             if len(_shapes) >= _MOST_SHAPES:
                 _shapes.clear()
             _shapes[key] = found
     return found
+
+
+def _sidecars(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the init containers that run next to the main containers: their host ports are taken as long."""
+    return [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
+
+
+def _bounded(requests: Requests) -> Requests:
+    """Return the sums of containers as amounts of 64 bits, which a pod may exceed by valid quantities."""
+    return {name: max(-MOST, min(amount, MOST)) for name, amount in requests.items()}
 
 
 def compile_pod(obj: Mapping[str, Any]) -> PodInfo:
@@ -286,7 +297,7 @@ def compile_pod(obj: Mapping[str, Any]) -> PodInfo:
         spread=tuple(_spread(c, namespace, labels) for c in spec.get("topologySpreadConstraints") or ()),
         ports=tuple(
             (p.get("hostIP") or "0.0.0.0", p.get("protocol") or "TCP", p["hostPort"])
-            for c in containers
+            for c in (*containers, *_sidecars(spec))
             for p in c.get("ports") or ()
             if p.get("hostPort")
         ),

@@ -1,0 +1,38 @@
+"""What the scheduler reads of pods, also of those that a tenant made to be misread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_pod
+from kubekit.api.raw import RawPod
+from tests.support.extender_world import gpu_pod
+from tests.support.scheduled_pods import ours, plain
+
+HUGE = ["9e18", "9223372036854775807", "1e30", "1E", "1e300000", "1e999999999"]
+
+
+def read(pod: dict[str, Any], **spec: Any) -> ScheduledPod:
+    found = transform_scheduled_pod("gpuplane")(msgspec.convert({**pod, "spec": {**pod["spec"], **spec}}, RawPod))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory"])
+@pytest.mark.parametrize("amount", HUGE)
+@pytest.mark.parametrize("node", ["", "n1"])
+def test_a_pod_that_requests_more_than_any_node_has_is_read(resource: str, amount: str, node: str) -> None:
+    """A running pod that was resized to such a request holds its GPU on."""
+    pod = ours(gpu_pod("a", (30, 20), (30, 20), (30, 20)))
+    for container in pod["spec"]["containers"]:
+        container["resources"]["requests"] = {**container["resources"]["requests"], resource: amount}
+    found = read(pod, nodeName=node)
+    assert not found.trouble and found.request.core == 90
+    assert found.info is not None and found.info.requests[resource] > 10**18
+
+
+def test_a_pod_without_gpus_that_requests_too_much_is_read() -> None:
+    assert read(plain("a", "9e18")).info is not None
