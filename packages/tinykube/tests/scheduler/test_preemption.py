@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.decide import find, fit_error
-from kubekit.scheduling.preemption import Budget, Candidate, choose, plan
+from kubekit.scheduling.preemption import WAITING, Budget, Candidate, choose, plan
 from kubekit.scheduling.selectors import Selector, equalities
 
 
@@ -43,6 +44,18 @@ def test_budgets_are_respected_where_possible(world):
     only_db = Budget("default", Selector(equalities({"app": "db"})), 0)
     answer = planned(world, world.pod("high", requests={"cpu": "2"}, priority=10), [only_db])
     assert [v.name for v in answer.candidates[0].victims] == ["free"]
+
+
+def test_a_nominated_node_that_was_cordoned_is_not_waited_for(world):
+    world.node("a")
+    leaving = world.pod("leaving", requests={"cpu": "4"}, priority=1, nodeName="a")
+    world.cache.place(msgspec.structs.replace(leaving, terminating=True))
+    pod = world.pod("high", requests={"cpu": "2"}, priority=10, status={"nominatedNodeName": "a"})
+    assert planned(world, pod).message == WAITING
+    world.node("a", unschedulable=True)
+    world.node("b")
+    world.placed("low", "b", requests={"cpu": "4"}, priority=1)
+    assert [one.node for one in planned(world, pod).candidates] == ["b"]
 
 
 def test_the_message_says_why_nobody_can_give_way(world):

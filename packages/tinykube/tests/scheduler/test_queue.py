@@ -28,6 +28,19 @@ def test_higher_priority_first_then_first_come(world):
     assert queue.pop(9.0) is None
 
 
+def test_pods_that_were_refused_do_not_hold_up_those_that_came_since(world):
+    queue, now, tried = Queue(), 20.0, []
+    for name in ("old0", "old1"):
+        queue.put(world.pod(name), 0.0)
+        fail(queue, "NodeResourcesFit", now=5.0)
+    queue.put(world.pod("new"), 7.0)
+    for _ in range(3):
+        queue.notify(ClusterEvent.POD_GONE, "a", now)
+        tried.append(fail(queue, "NodeResourcesFit", now=now).pod.name)
+        now += 20.0
+    assert tried == ["old0", "old1", "new"]
+
+
 def test_only_events_that_could_help_wake_a_pod(world):
     queue = Queue()
     queue.put(world.pod("p"), 0.0)

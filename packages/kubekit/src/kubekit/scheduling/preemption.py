@@ -68,7 +68,9 @@ def plan(
     """
     if not pod.may_preempt:
         return PreemptionPlan(message=NEVER)
-    if pod.nominated and _still_leaving(pod, cache):
+    there = found.failures.get(pod.nominated)
+    # A node that no eviction helps, such as a cordoned one, is not worth waiting for.
+    if pod.nominated and (there is None or there.resolvable) and _still_leaving(pod, cache):
         return PreemptionPlan(message=WAITING)
     candidates: list[Candidate] = []
     verdicts: dict[str, Failure] = dict.fromkeys(found.failures, NOT_HELPFUL)

@@ -76,7 +76,10 @@ Timed = tuple[float, int, QueueEntry]  # due, the ticket it was issued with, wha
 
 
 class Queue:
-    """The order of pods to try. Order: priority, then time of arrival in the active part."""
+    """The order of pods to try: priority, then the time of arrival or of the last failed try.
+
+    So pods that were tried and refused, thousands of them, do not hold up those that came since.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, QueueEntry] = {}
@@ -206,7 +209,7 @@ class Queue:
 
     def _activate(self, entry: QueueEntry) -> None:
         turn = self._ticket(entry, "active")
-        heapq.heappush(self._active, (-entry.pod.priority, entry.added, turn, entry))
+        heapq.heappush(self._active, (-entry.pod.priority, max(entry.added, entry.failed), turn, entry))
 
     def _ready(self, entry: QueueEntry, now: float) -> None:
         if _due(entry) <= now:
