@@ -10,6 +10,7 @@ from gpuplane import names
 from gpuplane.scheduler.nominations import REASON
 from gpuplane.sharing import of_pod
 from kubekit.api.core import Event, Pod
+from kubekit.api.raw import RawPod
 from tests.support.extender_world import Running, World, gpu_pod
 from tests.support.scheduled_pods import bound, ours, plain, refused
 from tests.support.until import until_objects
@@ -127,6 +128,31 @@ async def test_the_room_is_kept_while_victims_end(cluster: World, running: Runni
     await cluster.client.patch(Pod, "a", {"metadata": {"finalizers": None}}, "default")
     await bound(cluster, "urgent", "late")
     running.well()
+
+
+@pytest.mark.parametrize("gpus", [1, 0])
+async def test_equal_pods_make_room_at_the_same_time(cluster: World, running: Running, gpus: int) -> None:
+    await priorities(cluster, low=0, high=1000)
+    meta = {"finalizers": ["example.com/slow"]}
+    for node in ("n1", "n2"):
+        await cluster.node(node, gpus, gpunode=gpus > 0)
+        name = f"low-{node}"
+        await cluster.pod(
+            ours(gpu_pod(name, (60, 4), metadata=meta), priorityClassName="low")
+            if gpus
+            else plain(name, "40", metadata=meta, priorityClassName="low")
+        )
+        await bound(cluster, name)
+    for name in ("urgent", "equal"):
+        pod = ours(gpu_pod(name, (60, 4))) if gpus else plain(name, "40")
+        await cluster.pod(ours(pod, priorityClassName="high"))
+    await until_objects(
+        cluster.client, Pod, lambda pods: sum(pod.metadata.deletion_timestamp is not None for pod in pods) == 2
+    )
+    nominated = await until_objects(
+        cluster.client, RawPod, lambda pods: {pod.status.get("nominatedNodeName") for pod in pods} - {None}
+    )
+    assert nominated == {"n1", "n2"}
 
 
 async def test_pods_without_gpus_preempt_too(cluster: World, running: Running) -> None:

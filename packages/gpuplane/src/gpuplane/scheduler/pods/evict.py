@@ -3,12 +3,14 @@
 Invariants:
 
 - The nomination is kept in memory before the first victim is deleted, so that no other pod gets the room in between.
-- A victim is deleted only under the uid that was decided about.
+- A victim is deleted only under the uid that was decided about, and only while the pod that needs its room waits.
+- A pod makes room once at a time: until its victims are deleted, nothing else is planned for it.
 - When something fails the nomination is withdrawn and the pod is tried again: it decides on what is there then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import Any, Final
@@ -36,6 +38,11 @@ class Evictor:
         self._clock = clock
         self._model = model
         self._reporter = reporter
+        self._at_work: set[str] = set()  # uids of the pods that room is made for
+
+    def makes_room(self, info: PodInfo) -> bool:
+        """Return whether victims of the pod are being deleted now."""
+        return info.uid in self._at_work
 
     def nominate(self, pod: ScheduledPod, chosen: Candidate) -> list[PodInfo]:
         """Keep the room for the pod; return the pods of lower priority whose nominations to the node end."""
@@ -44,6 +51,7 @@ class Evictor:
         for other in others:
             self._model.withdraw(other.key)
         self._model.nominate(pod.info, chosen.node)
+        self._at_work.add(pod.info.uid)
         return others
 
     async def carry_out(self, pod: ScheduledPod, chosen: Candidate, outbid_pods: Iterable[PodInfo]) -> None:
@@ -52,13 +60,19 @@ class Evictor:
         try:
             await self._write_nomination(pod.info, chosen.node)
             for other in outbid_pods:
-                await self._write_nomination(other, None)
+                with contextlib.suppress(NotFound):
+                    await self._write_nomination(other, None)
             for victim in chosen.victims:
+                if not self._model.waits(pod.info):
+                    log.info("preemption stopped, since the pod does not wait any more pod=%s", pod.shown)
+                    return
                 await self._evict(victim, pod, chosen.node)
         except KubekitError as error:
             log.warning("preemption failed pod=%s node=%s: %s", pod.shown, chosen.node, error)
             self._model.withdraw(pod.info.key)
             self._model.try_all_again()
+        finally:
+            self._at_work.discard(pod.info.uid)
 
     async def end_nomination(self, info: PodInfo) -> None:
         """Write that the pod waits for no node any more."""
@@ -69,10 +83,7 @@ class Evictor:
 
     async def _write_nomination(self, info: PodInfo, node: str | None) -> None:
         patch = {"metadata": {"uid": info.uid}, "status": {"nominatedNodeName": node}}
-        try:
-            await self._client.patch(Pod, info.name, patch, info.namespace, "merge", "status")
-        except NotFound:
-            return
+        await self._client.patch(Pod, info.name, patch, info.namespace, "merge", "status")
 
     async def _evict(self, victim: PodInfo, pod: ScheduledPod, node: str) -> None:
         if victim.terminating:
@@ -91,6 +102,7 @@ class Evictor:
         except (NotFound, Conflict):
             return  # it is gone, or another pod has its name
         self.victims += 1
+        self._model.leaves(victim)
         about = ObjectReference(
             kind="Pod", api_version="v1", namespace=victim.namespace, name=victim.name, uid=victim.uid
         )

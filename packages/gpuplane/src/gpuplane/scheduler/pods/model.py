@@ -100,6 +100,27 @@ class PodModel:
             self._filtering.nominations.put(pod, node)
         self.cache.nominate(msgspec.structs.replace(info, nominated=node), node)
 
+    def with_nomination(self, pod: ScheduledPod) -> ScheduledPod:
+        """Return the pod with the node that it is nominated to, also where no watch has delivered that yet."""
+        node = self._nominated.get(pod.info.key, "") if pod.info is not None else ""
+        if pod.info is None or not node or node == pod.info.nominated:
+            return pod
+        return msgspec.structs.replace(pod, info=msgspec.structs.replace(pod.info, nominated=node))
+
+    def waits(self, info: PodInfo) -> bool:
+        """Return whether the pod still waits for a node: it is not deleted, and no Binding is on its way."""
+        pod = self.pod(info.key)
+        if pod is None or pod.info is None or pod.info.uid != info.uid or info.key in self._assumed:
+            return False
+        return not pod.info.node_name and not pod.info.terminating
+
+    def leaves(self, victim: PodInfo) -> None:
+        """Count a pod as terminating that was deleted just now: a watch may deliver that late."""
+        known = self.cache.pods.get(victim.key)
+        if known is not None and known.uid == victim.uid and not known.terminating:
+            self.cache.place(msgspec.structs.replace(known, terminating=True))
+            self.notify(ClusterEvent.POD_GONE, known.node_name)
+
     def withdraw(self, key: str) -> None:
         """Keep room for the pod no longer."""
         node = self._nominated.pop(key, None)

@@ -178,27 +178,38 @@ class PodScheduler:
         if pod.trouble or not pod.kind:
             # NB: not kept for equal pods: what is the trouble, such as a volume, is no part of a pod's kind.
             return choose_node(pod, model.cache, self._filtering)
+        pod = model.with_nomination(pod)
+        nominated = pod.info is not None and bool(pod.info.nominated)
         now = model.cache.revision, self._cluster.ledger.revision, model.changes
         if now != self._refused_at:
             self._refused.clear()
             self._refused_at = now
-        decision = self._refused.get(pod.kind)
+        # NB: room is kept for a nominated pod alone, so what holds for equal pods does not hold for it.
+        decision = None if nominated else self._refused.get(pod.kind)
         if decision is None:
             node = self._ranking.best(pod)
             if node is not None:
                 return Decision(node)
             decision = choose_node(pod, model.cache, self._filtering, random.randrange(1 << 30))
             if not decision.node and ERROR not in decision.causes:
-                decision = self._make_room(pod, decision)
-                # Making room changes the cache, and so does the next change: then it is decided again.
+                refused = self._make_room(pod, decision)
+                if refused is None or nominated:
+                    return refused or decision  # NB: an equal pod makes room of its own
+                decision = refused
+                # A dry run changes the cache and takes the change back; the next change counts again.
                 self._refused_at = model.cache.revision, self._cluster.ledger.revision, model.changes
                 self._refused[pod.kind] = decision
         return decision
 
-    def _make_room(self, pod: ScheduledPod, decision: Decision) -> Decision:
-        """Preempt pods of lower priority, if that gives the pod a node; return what to report."""
+    def _make_room(self, pod: ScheduledPod, decision: Decision) -> Decision | None:
+        """Preempt pods of lower priority, if that gives the pod a node.
+
+        Return what to report where that does not help; None while room is made.
+        """
         if decision.found is None or pod.info is None:
             return decision
+        if self._evictor.makes_room(pod.info):
+            return None
         try:
             planned = self._preemption.plan(pod, decision.found, read_budgets(self.budgets.items()))
         except Retryable:
@@ -207,7 +218,7 @@ class PodScheduler:
             chosen = choose(planned.candidates)
             others = self._evictor.nominate(pod, chosen)
             self._start(self._evictor.carry_out(pod, chosen, others), f"preempt for {pod.shown}")
-            return decision
+            return None
         if pod.info.nominated and planned.message != WAITING:
             self.model.withdraw(pod.info.key)
             self._start(self._evictor.end_nomination(pod.info), f"end nomination of {pod.shown}")

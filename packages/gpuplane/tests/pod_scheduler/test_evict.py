@@ -1,0 +1,67 @@
+"""Victims go only for a pod that still waits, and room is made once at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuplane.scheduler.pods.evict import Evictor
+from gpuplane.scheduler.pods.objects import ScheduledPod
+from kubekit.kube import NotFound
+from kubekit.scheduling.podinfo import PodInfo
+from kubekit.scheduling.preemption import Candidate
+from tests.support.virtual_time import VirtualClock
+
+
+def info(name: str, node: str = "") -> PodInfo:
+    return PodInfo("default", name, f"uid-{name}", {}, {}, 0, 0, node_name=node)
+
+
+class Cluster:
+    """The model, the client and the reporter of an Evictor: pods that wait, and what was deleted."""
+
+    def __init__(self) -> None:
+        self.waiting = {"urgent"}
+        self.deleted: list[str] = []
+        self.withdrawn: list[str] = []
+        self.urgent = ScheduledPod(info=info("urgent"))
+
+    def waits(self, pod: PodInfo) -> bool:
+        return pod.name in self.waiting
+
+    def withdraw(self, key: str) -> None:
+        self.withdrawn.append(key)
+
+    def try_all_again(self) -> None: ...
+
+    def leaves(self, victim: PodInfo) -> None: ...
+
+    def preempted(self, *about: Any) -> None: ...
+
+    async def patch(self, kind: Any, name: str, *rest: Any) -> None:
+        if name == "urgent" and not self.waiting:
+            raise NotFound("no such pod")
+
+    async def delete(self, kind: Any, name: str, *rest: Any) -> None:
+        self.deleted.append(name)
+        if name == "v0":
+            self.waiting.clear()
+
+    async def preempt(self, *victims: str) -> None:
+        fake: Any = self
+        evictor = Evictor(fake, VirtualClock(), fake, fake)
+        chosen = Candidate("n1", tuple(info(name, "n1") for name in victims))
+        await evictor.carry_out(self.urgent, chosen, [])
+
+
+@pytest.mark.parametrize(
+    ("gone", "victims", "evicted"),
+    [(False, ("a", "b"), ["a", "b"]), (True, ("a", "b"), []), (False, ("v0", "b"), ["v0"])],
+)
+async def test_no_victim_goes_for_a_pod_that_is_gone(gone: bool, victims: tuple[str, ...], evicted: list[str]) -> None:
+    cluster = Cluster()
+    if gone:
+        cluster.waiting.clear()
+    await cluster.preempt(*victims)
+    assert cluster.deleted == evicted
