@@ -70,7 +70,7 @@ class FeasibilityCache:
         self._policies = policies
         self._known: OrderedDict[Request, _Known] = OrderedDict()
         self._hardware: dict[str, tuple[tuple[LedgerGPU, ...], Hardware]] = {}
-        self._rooms: dict[str, _Room] = {}
+        self.rooms: dict[str, _Room] = {}
         self.state = ledger.node
 
     def hosting(self, node: str, request: Request) -> NodeState | None:
@@ -115,9 +115,9 @@ class FeasibilityCache:
         return known[1]
 
     def room(self, state: NodeState) -> _Room:
-        known = self._rooms.get(state.name)
+        known = self.rooms.get(state.name)
         if known is None or known.state is not state:
-            known = self._rooms[state.name] = _room(state)
+            known = self.rooms[state.name] = _room(state)
         return known
 
 
@@ -153,19 +153,22 @@ class Answers:
 
     def prepare(self, nodes: Sequence[str]) -> None:
         """Fill the cache with the nodes on which the pod fits: faster than node by node, if few nodes are cached."""
-        lacks, room_of, state_of = self._known.lacks, self._cache.room, self._cache.state
+        lacks, rooms, state_of = self._known.lacks, self._cache.rooms, self._cache.state
         if not self._short or len(lacks) * 2 > len(nodes):
             return
         ask = self._request.asks[0]
-        gpus, size, asked = ask.gpus, ask.core, ask.memory_mib
+        gpus, size, asked, by_count = ask.gpus, ask.core, ask.memory_mib, self._by_count
         for node in nodes:
             state = state_of(node)
             if state is None:
                 continue
-            if state.by_count and self._by_count:
+            if by_count and state.by_count:
                 lacks[node] = FITS  # NB: only requests without selectors come here
                 continue
-            room = room_of(state)
+            # NB: thousands of turns; a call of `room` for each takes as long as the rest.
+            room = rooms.get(node)
+            if room is None or room.state is not state:
+                room = self._cache.room(state)
             if gpus:
                 if room.whole >= gpus:
                     lacks[node] = FITS

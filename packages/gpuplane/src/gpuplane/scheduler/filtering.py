@@ -157,13 +157,13 @@ class Filtering:
         check, answers, not_ready = self.check(pod), self.answers(pod.request), self._cluster.not_ready
         answers.prepare(names)
         known, kept = answers.known, found.kept
-        nominations = self.nominations
+        nominated = bool(self.nominations)
         for name in names:
             # NB: thousands of turns in every filter, most of them for a node that fits. A lookup in a set of all nodes
             # misses the processor's cache, so this asks a small set. A node that fits is in the ledger, so it is known.
             lacking = known.get(name) or answers.lacking(name)
             if lacking is FITS and name not in not_ready and (check.unlimited or not check(name).reason):
-                if nominations and (why := self.refused_by_nominated(pod, name)):
+                if nominated and (why := self.refused_by_nominated(pod, name)):
                     found.failed[name] = why
                 else:
                     kept.append(name)
