@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kubekit.scheduling.fair_queueing import NamespaceTurns
 from kubekit.scheduling.queue import ERROR, EXTENDER, ClusterEvent, Queue
 
 
@@ -39,6 +40,18 @@ def test_pods_that_were_refused_do_not_hold_up_those_that_came_since(world):
         tried.append(fail(queue, "NodeResourcesFit", now=now).pod.name)
         now += 20.0
     assert tried == ["old0", "old1", "new"]
+
+
+def test_namespaces_take_turns(world):
+    queue = Queue(NamespaceTurns())
+    for name in ("a", "b", "c", "d"):
+        queue.put(world.pod(name, namespace="many"), 0.0)
+    queue.put(world.pod("urgent", namespace="many", priority=5), 0.0)
+    assert [queue.pop(1.0).pod.name for _ in range(2)] == ["urgent", "a"]
+    queue.put(world.pod("one", namespace="few"), 1.0)
+    assert [queue.pop(1.0).pod.name for _ in range(3)] == ["b", "one", "c"]
+    queue.put(world.pod("two", namespace="few"), 1.0)
+    assert [queue.pop(1.0).pod.name for _ in range(2)] == ["d", "two"]
 
 
 def test_only_events_that_could_help_wake_a_pod(world):

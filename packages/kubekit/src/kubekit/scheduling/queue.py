@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from kubekit.scheduling.fair_queueing import NamespaceTurns
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo
 
 INITIAL_BACKOFF_S: Final = 1.0
@@ -79,9 +80,13 @@ class Queue:
     """The order of pods to try: priority, then the time of arrival or of the last failed try.
 
     So pods that were tried and refused, thousands of them, do not hold up those that came since.
+
+    Args:
+        turns: shares the turns of one priority among namespaces, first come first served within each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turns: NamespaceTurns | None = None) -> None:
+        self._turns = turns
         self._entries: dict[str, QueueEntry] = {}
         self._active: list[tuple[int, float, int, QueueEntry]] = []
         self._backoff: list[Timed] = []
@@ -141,8 +146,10 @@ class Queue:
         """The next pod to try; None when there is none now. Answer with `failed` or `drop`."""
         self._flush(now)
         while self._active:
-            _, _, turn, entry = heapq.heappop(self._active)
+            priority, rank, turn, entry = heapq.heappop(self._active)
             if entry.place == "active" and entry.turn == turn:
+                if self._turns is not None:
+                    self._turns.serve(-priority, int(rank))
                 return self._try(entry)
         # Nothing else to do: a woken pod need not sit out its backoff (an error does).
         return self._try(heapq.heappop(self._backoff)[2]) if self._backoff else None
@@ -209,7 +216,10 @@ class Queue:
 
     def _activate(self, entry: QueueEntry) -> None:
         turn = self._ticket(entry, "active")
-        heapq.heappush(self._active, (-entry.pod.priority, max(entry.added, entry.failed), turn, entry))
+        pod, rank = entry.pod, max(entry.added, entry.failed)
+        if self._turns is not None:
+            rank = self._turns.rank(pod.priority, pod.namespace)
+        heapq.heappush(self._active, (-pod.priority, rank, turn, entry))
 
     def _ready(self, entry: QueueEntry, now: float) -> None:
         if _due(entry) <= now:

@@ -25,6 +25,7 @@ from kubekit.errors import Retryable
 from kubekit.kube import Clock, Informer
 from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.check import FilterCheck
+from kubekit.scheduling.fair_queueing import NamespaceTurns
 from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.queue import GPU_QUOTA, GPUS, ClusterEvent, Queue, QueueEntry, node_events
 
@@ -52,7 +53,7 @@ class PodModel:
         wake: Callable[[], None],
     ) -> None:
         self.cache = SchedulerCache()
-        self.queue = Queue()
+        self.queue = Queue(NamespaceTurns())
         self.changes = 0  # of nodes and quotas: what may change a decision and is not in the cache or the ledger
         self._cluster = cluster
         self._filtering = filtering
@@ -142,7 +143,8 @@ class PodModel:
 
     def notify(self, event: ClusterEvent, node: str) -> None:
         """Wake the pods that wait for such a change of the node, and that it may help."""
-        hint = _Hint(self, node) if node else None
+        # NB: one pod more on a node helps no pod whose causes are those of single nodes, and there may be thousands.
+        hint = _Hint(self, node) if node and event is not ClusterEvent.POD_PLACED else None
         if self.queue.notify(event, node, self._clock.now(), hint):
             self._wake()
 
