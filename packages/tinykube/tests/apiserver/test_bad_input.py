@@ -251,3 +251,12 @@ def test_queries_that_are_not_what_they_should_be(app, name, value):
     query = f"{name}={quote(value)}".encode()
     status, answer = asyncio.run(ask(app, "GET", path, None, query=query))
     assert status in (200, 400, 410, 422, 504), answer
+
+
+@pytest.mark.parametrize("resources", [{"requests": {"cpu": "-1"}}, {"limits": {"memory": "-1Gi"}}])
+async def test_negative_amounts_are_refused(api, resources):
+    container = {"name": "main", "image": "app", "resources": resources}
+    answer = await api(
+        "POST", "/api/v1/namespaces/default/pods", {"metadata": {"name": "a"}, "spec": {"containers": [container]}}
+    )
+    assert answer.status == 422 and "must be greater than or equal to 0" in answer.message

@@ -225,3 +225,25 @@ def test_topology_spread_does_not_count_pods_that_are_leaving(world):
     world.cache.place(msgspec.structs.replace(leaving, terminating=True))
     pod = world.pod("two", labels={"app": "web"}, topologySpreadConstraints=spread())
     assert names(find(pod, world.cache)) == ["a", "b"]
+
+
+def resized(actual, *conditions):
+    statuses = [{"name": "main", "resources": {"requests": actual}, "allocatedResources": actual}]
+    return {"containerStatuses": statuses, "conditions": list(conditions)}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "had", "reason", "free"),
+    [
+        ("1", "1", "", "3"),
+        ("1", "3", "", "1"),  # smaller, once the kubelet has done that
+        ("3", "1", "Deferred", "1"),
+        ("9e18", "1", "Infeasible", "3"),
+    ],
+)
+def test_a_container_holds_what_it_had_until_its_resize_is_carried_out(world, wanted, had, reason, free):
+    world.node("a")
+    pending = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
+    world.placed("one", "a", requests={"cpu": wanted}, status=resized({"cpu": had}, *pending))
+    assert find(world.pod("fits", requests={"cpu": free}), world.cache).feasible
+    assert not find(world.pod("more", requests={"cpu": f"{free}.5"}), world.cache).feasible

@@ -15,6 +15,7 @@ import msgspec
 
 from kubekit.api.pod_requests import read_amounts
 from kubekit.api.quantity import MOST, parse_quantity, whole
+from kubekit.scheduling.resizes import with_resizes
 from kubekit.scheduling.selectors import (
     NodeTerm,
     Requirement,
@@ -246,11 +247,12 @@ _LONGEST_KEY, _MOST_SHAPES = 1024, 4096
 _shapes: dict[bytes, tuple[Requests, Requests]] = {}
 
 
-def _requested(spec: Mapping[str, Any]) -> tuple[Requests, Requests]:
+def _requested(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[Requests, Requests]:
     """Return what a pod requests, and what it is scored by. Raises InvalidInput.
 
     Pods of one workload request the same, so each set of requests is computed once.
     """
+    spec = with_resizes(spec, status)
     own = [(one.get("resources"), one.get("restartPolicy")) for one in spec.get("containers") or ()]
     init = [(one.get("resources"), one.get("restartPolicy")) for one in spec.get("initContainers") or ()]
     key = msgspec.msgpack.encode((own, init, spec.get("resources"), spec.get("overhead")))
@@ -280,7 +282,7 @@ def compile_pod(obj: Mapping[str, Any]) -> PodInfo:
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     namespace, labels = meta["namespace"], meta.get("labels") or {}
     containers = spec.get("containers") or ()
-    requests, scored = _requested(spec)
+    requests, scored = _requested(spec, status)
     return PodInfo(
         namespace=namespace,
         name=meta["name"],

@@ -75,6 +75,9 @@ def _container(container: Object, field: str, volumes: set[str]) -> list[Cause]:
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for field_name, amounts in (("limits", limits), ("requests", requests)):
         for name, value in amounts.items():
+            if str(value).startswith("-") and _negative(str(value)):
+                where = f"{field}.resources.{field_name}[{name}]"
+                causes.append(invalid_value(where, str(value), "must be greater than or equal to 0"))
             if "/" in name and not str(value).isdigit() and _fraction(str(value)):
                 causes.append(invalid_value(f"{field}.resources.{field_name}[{name}]", value, "must be an integer"))
     for name, value in requests.items():
@@ -87,6 +90,13 @@ def _container(container: Object, field: str, volumes: set[str]) -> list[Cause]:
                 text = "Limit must be set for non overcommitable resources"
                 causes.append(required(f"{field}.resources.limits", text))
     return causes
+
+
+def _negative(quantity: str) -> bool:
+    try:
+        return parse_quantity(quantity) < 0
+    except InvalidInput:
+        return False  # another check reports an invalid quantity
 
 
 def _fraction(quantity: str) -> bool:
