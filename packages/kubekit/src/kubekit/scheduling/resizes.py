@@ -1,4 +1,4 @@
-"""What the containers of a running pod hold while a resize in place is not carried out.
+"""Requests of running pods: what their containers hold while a resize in place is not carried out.
 
 A container may be resized to less: until the kubelet has done that, it holds what it had. It may be resized to more
 than its node has: the kubelet refuses that (`Infeasible`), and the container holds what it had, whatever it requests.
