@@ -7,10 +7,11 @@ PACKAGES := kubekit tinykube simgpu gpuplane gpulab
 # Of Debian and Ubuntu: what a kubelet needs, Prometheus, which reads the exporter's metrics in a test, and shells that
 # complete commands in another.
 KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworking-plugins prometheus zsh fish
-# Tests of `make test` that need these packages, or what was built for the real cluster; skipped where it is missing.
+# Tests of `make test` that need these packages, NVIDIA's runtime and Numba (installed once, 0.7 GB), or what was built for
+# the real cluster; skipped where it is missing.
 WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py \
     cli/test_completion.py) \
-    $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py)
+    $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py) $(wildcard packages/gpuplane/tests/limiter/programs/test_*.py)
 # The commands of whole pages of the documentation; Jupyter for them is installed once, 190 MB.
 PAGES := packages/gpulab/tests/pages
 # Scenarios for any cluster, and the product's own on a real one.
@@ -42,6 +43,7 @@ ifeq ($(origin KUBECONFIG),command line)
 	$(BIN)/pytest --reruns 1 --rerun-show-tracebacks -n 2 --dist loadfile --cluster $(KUBECONFIG) $(ANY_CLUSTER)
 else
 	$(BIN)/python -m tests.support.jupyter
+	$(BIN)/python -m tests.support.cuda_programs || echo "tests of programs for GPUs will be skipped"
 	$(BIN)/python -m tests.support.realkube build
 	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest --reruns 1 --rerun-show-tracebacks --cluster real $(WITH_PACKAGES) $(PAGES)
 	$(BIN)/pytest --reruns 1 --rerun-show-tracebacks -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
@@ -99,6 +101,8 @@ LOCK := pip compile --quiet --universal --generate-hashes --no-header --no-emit-
 lock: setup
 	$(BIN)/uv $(LOCK) --group dev --output-file requirements.lock
 	$(BIN)/uv $(LOCK) --constraint requirements.lock --output-file requirements-demo.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+	    --python-version 3.11 --group cuda --output-file requirements-cuda.lock
 
 # All that tests and tools need; the demo needs less.
 setup:

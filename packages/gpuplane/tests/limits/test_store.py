@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import stat
@@ -135,21 +134,6 @@ def test_a_usage_page_that_a_container_has_damaged_is_mended(tmp_path: Path, spo
     (tmp_path / "shares/x/limits").write_bytes(b"old")  # of another release: its page is another too
     usage.write_bytes(b"old")
     assert store.mend() == ()
-
-
-def test_space_that_a_container_took_behind_the_end_of_its_page_is_freed(tmp_path: Path) -> None:
-    """The length is right all the while: fallocate(2) with FALLOC_FL_KEEP_SIZE."""
-    store = ShareStore(tmp_path)
-    usage = store.write("x", limits(), ML) / "usage"
-    before = usage.stat().st_blocks
-    with usage.open("r+b") as file:
-        size = ctypes.c_longlong(64 << 20)
-        if ctypes.CDLL(None, use_errno=True).fallocate(file.fileno(), 1, ctypes.c_longlong(0), size):
-            pytest.skip("this file system allocates nothing behind the end")
-    assert usage.stat().st_size == sizeof(page.UsagePage)
-    assert store.mend() == (("x", ML.name),)
-    assert store.mend() == ()
-    assert usage.stat().st_blocks <= before + (sizeof(page.UsagePage) >> 9) + 512
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "a\0b", "x" * 129, "-x"])

@@ -450,3 +450,13 @@ def test_the_driver_knows_whether_it_is_used(node: Any) -> None:
     holder.kill()
     holder.wait()
     assert not in_use(node.state)
+
+
+def test_what_is_not_simulated_has_its_symbol_and_says_so(gpu: Any) -> None:
+    table, found, status = ctypes.c_void_p(), ctypes.c_void_p(7), ctypes.c_int()
+    assert gpu.call("cuTexObjectCreate", None, None, None, None) == 801
+    asked = (b"cuTexObjectCreate", ctypes.byref(found), 12000, ctypes.c_uint64(0), ctypes.byref(status))
+    assert (gpu.call("cuGetProcAddress_v2", *asked), found.value, status.value) == (0, None, 1)
+    # No table proves that the driver is NVIDIA's, which runtimes from CUDA 11.2 on want to see.
+    assert gpu.call("cuGetExportTable", ctypes.byref(table), bytes.fromhex("d4082055bde6704b8d34ba123c66e1f2")) == 500
+    assert gpu.call("cuGetExportTable", ctypes.byref(table), None) == 1

@@ -309,7 +309,7 @@ def test_a_kernel_that_goes_wrong_breaks_its_context_and_only_that(
         (HEAD + ".visible .entry k()\n{\n add.u32 %r1, %r2, 1;\n}", 218, "line 6; error   : unknown name %r1"),
         (HEAD + ".visible .entry k() { bra nowhere; }", 218, "no label nowhere"),
         (HEAD + ".visible .entry k() { .reg .b32 %r<2>; add.u32 %r0, %r1, 1.5 }", 218, "expected ';'"),
-        (HEAD + ".visible .entry k() { .reg .b32 %r<2>; call foo; }", 218, "device functions"),
+        (HEAD + ".visible .entry k() { .reg .b32 %r<2>; call foo; }", 218, "call of unknown function foo"),
         (HEAD + ".visible .entry k() {", 218, "without '}'"),
         (HEAD + "/* open", 218, "comment without end"),
         (HEAD + ".visible .entry k() { .reg .f32 %f<2>; add.f16x2 %f0, %f0, %f1; }", 218, "unknown .f16x2"),

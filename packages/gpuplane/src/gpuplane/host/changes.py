@@ -25,8 +25,7 @@ from typing import Literal
 import msgspec
 
 from gpuplane import names
-from gpuplane.host.errors import HostError
-from gpuplane.host.files import Host
+from gpuplane.host.files import Host, HostError
 from kubekit.errors import Terminal
 
 log = logging.getLogger("gpuplane.host")

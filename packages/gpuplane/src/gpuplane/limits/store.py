@@ -39,8 +39,6 @@ from kubekit.errors import InvalidInput, KubekitError, Terminal
 
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _WORD: Final = 8
-_BLOCK: Final = 512  # bytes of st_blocks, see stat(2)
-_SLACK: Final = 256 << 10  # what file systems allocate besides: whole clusters, maps of extents
 _OWNER: Final = "owner.json"
 _SLOTS: Final = page.UsagePage.slots.offset
 
@@ -232,10 +230,8 @@ class ShareStore:
                 assert isinstance(limits, page.LimitsPage)
                 page.refuse_foreign(limits, str(place))
                 with opened(place / "usage", os.O_RDWR) as handle:
-                    right = _is_right_size(os.fstat(handle))
+                    right = os.fstat(handle).st_size == sizeof(page.UsagePage)
                     if not right:
-                        # Longer first: not every file system frees what is allocated behind the end otherwise.
-                        os.ftruncate(handle, sizeof(page.UsagePage) + 1)
                         os.ftruncate(handle, sizeof(page.UsagePage))
                     if not right or os.pread(handle, len(head), 0) != head:
                         os.pwrite(handle, head, 0)
@@ -291,11 +287,6 @@ class ShareStore:
             return []
         hidden = begin == "."
         return sorted(place for place in folder.iterdir() if place.name.startswith(".") is hidden)
-
-
-def _is_right_size(usage: os.stat_result) -> bool:
-    """Return whether a usage page has its length and no more of the disk: fallocate(2) takes it at equal length."""
-    return usage.st_size == sizeof(page.UsagePage) and usage.st_blocks * _BLOCK <= sizeof(page.UsagePage) + _SLACK
 
 
 def _same_life(one: Owner, other: Owner) -> bool:

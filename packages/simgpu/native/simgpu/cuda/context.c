@@ -47,8 +47,8 @@ CUresult cuda_set_current(struct context *context)
 	return CUDA_SUCCESS;
 }
 
-/* Called with the guard held. */
-static CUresult create(CUdevice device, unsigned flags, struct context **result)
+/* Called with the guard held. `into`: a context that was, and begins again with the same handle; NULL: a new one. */
+static CUresult create(CUdevice device, unsigned flags, struct context *into, struct context **result)
 {
 	struct simgpu_gpu *gpu = cuda_gpu(device);
 	struct simgpu_slot *slot = &cuda_view.state->slots[cuda_view.slot];
@@ -57,7 +57,7 @@ static CUresult create(CUdevice device, unsigned flags, struct context **result)
 		return CUDA_DEVICE_UNAVAILABLE;
 	if (!simgpu_charge(&cuda_view, number, cuda_instance(device), gpu->context_bytes, cuda_capacity(device)))
 		return CUDA_OUT_OF_MEMORY;
-	struct context *context = calloc(1, sizeof *context);
+	struct context *context = into ? into : calloc(1, sizeof *context), *next = into ? into->next : cuda_contexts;
 	if (!context) {
 		simgpu_uncharge(&cuda_view, number, gpu->context_bytes);
 		return CUDA_OUT_OF_MEMORY;
@@ -68,8 +68,9 @@ static CUresult create(CUdevice device, unsigned flags, struct context **result)
 		.limits = {1024, 1 << 20, 8 << 20, 2, 2048, 64},
 	};
 	context->legacy = (struct stream){.magic = MAGIC_STREAM, .context = context, .id = 1};
-	context->next = cuda_contexts;
-	cuda_contexts = context;
+	context->next = next;
+	if (!into)
+		cuda_contexts = context;
 	__atomic_add_fetch(&slot->contexts[number], 1, __ATOMIC_SEQ_CST);
 	*result = context;
 	return CUDA_SUCCESS;
@@ -107,7 +108,7 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext *result, unsigned flags, CUdevice devic
 	if (depth == DEPTH)
 		return CUDA_OUT_OF_MEMORY;
 	pthread_mutex_lock(&cuda_guard);
-	status = create(device, flags, result);
+	status = create(device, flags, NULL, result);
 	pthread_mutex_unlock(&cuda_guard);
 	if (status == CUDA_SUCCESS)
 		stack[depth++] = *result;
@@ -140,6 +141,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 	CUresult failed = context->failed;
 	if (failed == CUDA_SUCCESS)
 		cuda_wait_context(context);
+	cuda_end_locals(context);
 	pthread_mutex_lock(&cuda_guard);
 	destroy(context);
 	pthread_mutex_unlock(&cuda_guard);
@@ -334,6 +336,28 @@ EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer)
 	return CUDA_SUCCESS;
 }
 
+/* Called with the guard held. The shell of the primary context, which is there before it is active. */
+static struct context *primary_handle(CUdevice device)
+{
+	struct device *own = &cuda_devices[device];
+	if (!own->primary_handle) {
+		struct context *shell = calloc(1, sizeof *shell);
+		if (!shell)
+			return NULL;
+		*shell = (struct context){.magic = MAGIC_CONTEXT, .device = device, .primary = true, .destroyed = true, .next = cuda_contexts};
+		own->primary_handle = cuda_contexts = shell;
+	}
+	return own->primary_handle;
+}
+
+struct context *cuda_primary(CUdevice device)
+{
+	pthread_mutex_lock(&cuda_guard);
+	struct context *handle = primary_handle(device);
+	pthread_mutex_unlock(&cuda_guard);
+	return handle;
+}
+
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *result, CUdevice device)
 {
 	NEED(result);
@@ -342,8 +366,10 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *result, CUdevice device)
 		return status;
 	struct device *own = &cuda_devices[device];
 	pthread_mutex_lock(&cuda_guard);
-	if (!own->primary)
-		status = create(device, own->primary_flags, &own->primary);
+	if (!own->primary) {
+		struct context *handle = primary_handle(device);
+		status = handle ? create(device, own->primary_flags, handle, &own->primary) : CUDA_OUT_OF_MEMORY;
+	}
 	if (status == CUDA_SUCCESS) {
 		own->primary->primary = true;
 		own->primary_references++;
@@ -367,6 +393,8 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 	if (status != CUDA_SUCCESS)
 		return status;
 	struct device *own = &cuda_devices[device];
+	if (own->primary && own->primary_references == 1)
+		cuda_end_locals(own->primary);
 	pthread_mutex_lock(&cuda_guard);
 	if (!own->primary)
 		status = CUDA_INVALID_CONTEXT;
@@ -381,6 +409,8 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 	CUresult status = cuda_valid_device(device);
 	if (status != CUDA_SUCCESS)
 		return status;
+	if (cuda_devices[device].primary)
+		cuda_end_locals(cuda_devices[device].primary);
 	pthread_mutex_lock(&cuda_guard);
 	end_primary(&cuda_devices[device]);
 	pthread_mutex_unlock(&cuda_guard);

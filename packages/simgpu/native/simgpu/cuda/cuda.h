@@ -23,6 +23,7 @@ typedef enum {
 	CUDA_NO_DEVICE = 100,
 	CUDA_INVALID_DEVICE = 101,
 	CUDA_INVALID_CONTEXT = 201,
+	CUDA_INVALID_IMAGE = 200,
 	CUDA_NO_BINARY_FOR_GPU = 209,
 	CUDA_ECC_UNCORRECTABLE = 214,
 	CUDA_UNSUPPORTED_LIMIT = 215,
@@ -83,7 +84,8 @@ typedef struct graph_exec *CUgraphExec;
 struct device {
 	uint32_t gpu;
 	int32_t mig; /* -1: the whole GPU */
-	struct context *primary;
+	struct context *primary;          /* the active one; NULL: it is not active */
+	struct context *primary_handle;   /* the same, and what stays of it: its handle never changes */
 	int primary_references;
 	unsigned primary_flags;
 	struct pool *default_pool, *pool;
@@ -128,6 +130,7 @@ struct context {
 	uint64_t limits[11];
 	uint32_t peers; /* bit for each device whose memory it may use */
 	int cache_config;
+	struct local *locals; /* what a runtime stores with it, see tables.c */
 	int attached; /* by cuCtxAttach, beside the one who made it */
 };
 
@@ -198,6 +201,7 @@ struct pool {
 #define MAGIC_GRAPH 0x47525048u
 #define MAGIC_NODE 0x4e4f4445u
 #define MAGIC_EXEC 0x45584543u
+#define MAGIC_LINK 0x4c494e4bu
 
 extern struct simgpu cuda_view;
 extern pthread_mutex_t cuda_guard; /* contexts, streams, modules; never held while waiting for time */
@@ -224,6 +228,8 @@ extern struct context *cuda_contexts; /* all there ever were: what is destroyed 
 CUresult cuda_current(struct context **context);
 CUresult cuda_usable(struct context *context);
 CUresult cuda_set_current(struct context *context);
+void cuda_end_locals(struct context *context); /* calls their owners back, so without the guard */
+struct context *cuda_primary(CUdevice device); /* active or not; NULL: out of memory */
 
 #define ALLOCATE_LOW (1u << 31) /* among the flags of cuda_allocate: at an address of 32 bits */
 CUresult cuda_allocate(struct context *context, uint64_t size, enum kind kind, unsigned flags, struct pool *pool, uint64_t *address);
@@ -316,6 +322,14 @@ CUresult cuda_capture_join(struct stream *stream, struct event *event, bool exte
 void cuda_capture_leave(struct stream *stream); /* with the guard held: the stream is about to end */
 /* A call that a capture does not see: the modes of this thread and of captures say whether it is refused. */
 CUresult cuda_unsafe(void);
+/* image.c: the PTX in what a program passes as code, to be freed; and the machine code of a simulated GPU. */
+CUresult cuda_image_text(const void *image, CUdevice device, char **text);
+void *cuda_image_make(const char *text, size_t *size);
+/* module.c. `whole`: nothing may be missing that other texts could bring. *ptx is NULL and the message set on failure. */
+CUresult cuda_compile(CUdevice device, const char *text, bool whole, struct ptx_module **ptx, char *message, size_t size);
+#define CUDA_JIT_ERROR_LOG_SIZE 6 /* CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES */
+void cuda_write_log(unsigned count, const int *options, void **values, const char *text);
+char *cuda_read_file(const char *path, size_t *length);
 CUresult cuda_load(struct context *context, const char *image, unsigned count, const int *options, void **values, struct module **result);
 
 #define CONTEXT(context)                                                                                               \

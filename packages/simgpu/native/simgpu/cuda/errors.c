@@ -14,6 +14,7 @@ static const struct {
 	ERROR(NO_DEVICE, "no CUDA-capable device is detected"),
 	ERROR(INVALID_DEVICE, "invalid device ordinal"),
 	ERROR(INVALID_CONTEXT, "invalid device context"),
+	ERROR(INVALID_IMAGE, "device kernel image is invalid"),
 	ERROR(NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device"),
 	ERROR(ECC_UNCORRECTABLE, "uncorrectable ECC error encountered"),
 	ERROR(UNSUPPORTED_LIMIT, "limit is not supported on this architecture"),

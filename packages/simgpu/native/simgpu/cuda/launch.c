@@ -251,7 +251,7 @@ CUresult cuda_run(struct context *context, struct stream *stream, const struct w
 	const struct ptx_kernel *kernel = function->kernel;
 	struct simgpu_gpu *gpu = cuda_gpu(context->device);
 	struct ptx_launch launch = {
-		.kernel = kernel, .base = function->module->base, .grid = {work->grid[0], work->grid[1], work->grid[2]},
+		.kernel = kernel, .module = function->module->ptx, .base = function->module->base, .grid = {work->grid[0], work->grid[1], work->grid[2]},
 		.block = {work->block[0], work->block[1], work->block[2]}, .dynamic_shared = work->shared,
 		.multiprocessors = cuda_multiprocessors(context->device), .clock_mhz = gpu->sm_clock_mhz, .params = work->params,
 		.find = cuda_window, .find_context = context, .start_ns = simgpu_now(), .wrong_results = gpu->wrong_results == 1,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTION_INFO_LOG = 3, OPTION_INFO_SIZE = 4, OPTION_ERROR_LOG = 5, OPTION_ERROR_SIZE = 6 };
+enum { OPTION_INFO_LOG = 3, OPTION_INFO_SIZE = 4, OPTION_ERROR_LOG = 5, OPTION_ERROR_SIZE = CUDA_JIT_ERROR_LOG_SIZE };
 
 /* A library of kernels that is loaded into each context when a kernel of it is first used there. */
 typedef struct library {
@@ -22,7 +22,7 @@ typedef struct kernel {
 	struct module *module; /* in the context it was used in last */
 } *CUkernel;
 
-static void write_log(unsigned count, const int *options, void **values, const char *text)
+void cuda_write_log(unsigned count, const int *options, void **values, const char *text)
 {
 	char *buffer = NULL;
 	size_t size = 0;
@@ -56,17 +56,12 @@ static uint32_t newest_ptx(uint32_t cuda)
 			return table[i].ptx;
 }
 
-static CUresult parse(CUdevice device, const char *image, struct ptx_module **ptx, char *message, size_t size)
+CUresult cuda_compile(CUdevice device, const char *text, bool whole, struct ptx_module **ptx, char *message, size_t size)
 {
-	static const unsigned char elf[] = {0x7f, 'E', 'L', 'F'}, fat[] = {0x50, 0xed, 0x55, 0xba}, wrapped[] = {0xb1, 0x43, 0x62, 0x46};
 	*message = 0;
 	*ptx = NULL;
-	if (!memcmp(image, elf, 4) || !memcmp(image, fat, 4) || !memcmp(image, wrapped, 4)) {
-		snprintf(message, size, "simulated GPUs run PTX only, no machine code");
-		return CUDA_NO_BINARY_FOR_GPU;
-	}
 	struct ptx_error error;
-	struct ptx_module *found = ptx_parse(image, strlen(image), &error);
+	struct ptx_module *found = ptx_parse(text, strlen(text), whole, &error);
 	if (!found) {
 		snprintf(message, size, "ptxas application ptx input, line %u; error   : %s", error.line, error.message);
 		return CUDA_INVALID_PTX;
@@ -89,14 +84,32 @@ static CUresult parse(CUdevice device, const char *image, struct ptx_module **pt
 	return result;
 }
 
+/* The PTX in an image, to be freed, and what it means. */
+static CUresult parse(CUdevice device, const void *image, char **text, struct ptx_module **ptx, char *message, size_t size)
+{
+	*ptx = NULL;
+	*message = 0;
+	CUresult result = cuda_image_text(image, device, text);
+	if (result == CUDA_NO_BINARY_FOR_GPU)
+		snprintf(message, size, "simulated GPUs run PTX only, no machine code");
+	if (result == CUDA_SUCCESS)
+		result = cuda_compile(device, *text, true, ptx, message, size);
+	if (result != CUDA_SUCCESS) {
+		free(*text);
+		*text = NULL;
+	}
+	return result;
+}
+
 CUresult cuda_load(struct context *context, const char *image, unsigned count, const int *options, void **values, struct module **result)
 {
 	struct ptx_module *ptx;
-	char message[256];
-	CUresult status = parse(context->device, image, &ptx, message, sizeof message);
-	write_log(count, options, values, message);
+	char message[256], *text;
+	CUresult status = parse(context->device, image, &text, &ptx, message, sizeof message);
+	cuda_write_log(count, options, values, message);
 	if (status != CUDA_SUCCESS)
 		return status;
+	free(text);
 	struct module *module = calloc(1, sizeof *module);
 	struct function *functions = calloc(ptx->kernel_count + 1, sizeof *functions);
 	if (!module || !functions)
@@ -161,7 +174,7 @@ EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 	return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
 }
 
-static char *read_file(const char *path)
+char *cuda_read_file(const char *path, size_t *size)
 {
 	FILE *file = fopen(path, "re");
 	char *text = NULL;
@@ -178,6 +191,7 @@ static char *read_file(const char *path)
 	}
 	if (file)
 		fclose(file);
+	*size = length;
 	return text;
 }
 
@@ -186,7 +200,8 @@ EXPORT CUresult cuModuleLoad(CUmodule *module, const char *path)
 	NEED(module && path);
 	CONTEXT(context);
 	SAFE();
-	char *text = read_file(path);
+	size_t length;
+	char *text = cuda_read_file(path, &length);
 	if (!text)
 		return CUDA_FILE_NOT_FOUND;
 	CUresult result = cuda_load(context, text, 0, NULL, NULL, module);
@@ -278,16 +293,18 @@ static void free_library(struct library *library)
 static CUresult make_library(CUlibrary *result, const char *image, unsigned count, const int *options, void **values)
 {
 	struct ptx_module *ptx;
-	char message[256];
-	CUresult status = parse(0, image, &ptx, message, sizeof message);
-	write_log(count, options, values, message);
+	char message[256], *text;
+	CUresult status = parse(0, image, &text, &ptx, message, sizeof message);
+	cuda_write_log(count, options, values, message);
 	if (status != CUDA_SUCCESS)
 		return status;
 	struct library *library = calloc(1, sizeof *library);
 	if (library) {
 		library->magic = MAGIC_LIBRARY;
-		library->image = strdup(image);
+		library->image = text;
 		library->kernels = calloc(ptx->kernel_count + 1, sizeof *library->kernels);
+	} else {
+		free(text);
 	}
 	bool whole = library && library->image && library->kernels;
 	for (uint32_t i = 0; whole && i < ptx->kernel_count; i++) {
@@ -319,7 +336,8 @@ EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int 
 {
 	NEED(library && path);
 	READY();
-	char *text = read_file(path);
+	size_t length;
+	char *text = cuda_read_file(path, &length);
 	if (!text)
 		return CUDA_FILE_NOT_FOUND;
 	CUresult result = cuLibraryLoadData(library, text, options, values, count, library_options, library_values, library_count);

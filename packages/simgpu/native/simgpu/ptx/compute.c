@@ -386,6 +386,20 @@ uint64_t ptx_compute(const struct ptx_instruction *i, const uint64_t *slots)
 	return compute_integer(i, ptx_mask(type, v[1]), ptx_mask(type, v[2]), v[3], v[4]);
 }
 
+uint64_t ptx_carry(const struct ptx_instruction *i, uint64_t a, uint64_t b, uint64_t c, bool *carry)
+{
+	enum ptx_type type = (enum ptx_type)i->type;
+	unsigned __int128 in = i->carry & CARRY_IN ? *carry : 0, first = ptx_mask(type, a), second = ptx_mask(type, b), sum;
+	if (i->carry_op == OP_MAD) {
+		first = ptx_mask(type, multiply(i, type, a, b));
+		second = ptx_mask(type, c);
+	}
+	sum = i->carry_op == OP_SUB ? first - second - in : first + second + in;
+	if (i->carry & CARRY_OUT)
+		*carry = sum >> 8 * ptx_width(type) & 1;
+	return (uint64_t)sum;
+}
+
 uint64_t ptx_atomic(const struct ptx_instruction *i, uint64_t old, uint64_t b, uint64_t c)
 {
 	enum ptx_type type = (enum ptx_type)i->type;

@@ -13,6 +13,8 @@ static void modifiers(struct parser *parser, struct ptx_instruction *made)
 			made->type = type;
 		else if (type != PTX_NO_TYPE)
 			made->other_type = type;
+		else if (token_is(word, "cc"))
+			made->carry = CARRY_OUT;
 		else if (token_is(word, "v2") || token_is(word, "v4"))
 			made->vector = word->text[1] == '2' ? 2 : 4;
 		else if (mode == M_SAT)
@@ -89,6 +91,7 @@ static void check(struct parser *parser, const struct ptx_instruction *made)
 	default:
 		break;
 	}
+	wants(parser, made, !made->carry || (made->op <= OP_MAD && !real && !made->saturate && made->mode != M_WIDE && ptx_width(type) >= 4));
 }
 
 static enum ptx_type result_type(const struct ptx_instruction *made)
@@ -254,9 +257,7 @@ static void instruction(struct parser *parser, const struct token *name, uint32_
 {
 	const struct opcode *opcode = opcode_named(name);
 	if (!opcode)
-		parser_fail(parser, name->line, token_is(name, "call") ? "%.*s: device functions are not known here, only kernels"
-								      : "unknown instruction %.*s",
-			    (int)(name->length < 60 ? name->length : 60), name->text);
+		parser_fail(parser, name->line, "unknown instruction %.*s", (int)(name->length < 60 ? name->length : 60), name->text);
 	/* What follows may declare constants but emits nothing, so this pointer stays good. */
 	struct ptx_instruction *made = emit(parser, name->line);
 	made->op = (uint8_t)opcode->op;
@@ -266,7 +267,8 @@ static void instruction(struct parser *parser, const struct token *name, uint32_
 	modifiers(parser, made);
 	switch (opcode->op) {
 	case OP_BRA: branch(parser); break;
-	case OP_EXIT: case OP_TRAP: break;
+	case OP_EXIT: case OP_TRAP: case OP_RET: break;
+	case OP_CALL: call_operands(parser, made); break;
 	case OP_NOP:
 		while (!at_sign(parser, ';') && parser->token.kind != TOKEN_END)
 			parser_next(parser);
@@ -298,8 +300,13 @@ static void instruction(struct parser *parser, const struct token *name, uint32_
 		made->slot[1] = source(parser, PTX_U64);
 		break;
 	default:
+		made->carry |= name->text[name->length - 1] == 'c' && opcode->op <= OP_MAD ? CARRY_IN : 0;
 		check(parser, made);
 		compute_operands(parser, made, opcode->sources);
+		if (made->carry) {
+			made->carry_op = made->op;
+			made->op = OP_CARRY;
+		}
 	}
 	parser_need(parser, ';');
 }
@@ -330,7 +337,7 @@ void parse_statement(struct parser *parser)
 void finish_kernel(struct parser *parser)
 {
 	struct ptx_kernel *kernel = parser->kernel;
-	emit(parser, kernel->line)->op = OP_EXIT; /* falling off the end is a return */
+	emit(parser, kernel->line)->op = OP_RET; /* falling off the end is a return */
 	for (uint32_t i = 0; i < parser->jump_count; i++) {
 		const struct label *jump = &parser->jumps[i];
 		uint32_t at = UINT32_MAX;

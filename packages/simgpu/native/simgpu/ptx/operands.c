@@ -17,7 +17,7 @@ struct ptx_instruction *emit(struct parser *parser, uint32_t line)
 	return made;
 }
 
-static uint32_t constant(struct parser *parser, uint64_t value, bool relocated)
+static uint32_t constant(struct parser *parser, uint64_t value, enum ptx_relocation relocated)
 {
 	struct ptx_kernel *kernel = parser->kernel;
 	for (uint32_t i = 0; i < kernel->constant_count; i++)
@@ -29,7 +29,7 @@ static uint32_t constant(struct parser *parser, uint64_t value, bool relocated)
 	kernel->relocated = parser_grow(parser, kernel->relocated, &parser->constant_room, kernel->constant_count, 1,
 					PTX_MAX_SLOTS / 4);
 	kernel->constants[kernel->constant_count] = value;
-	kernel->relocated[kernel->constant_count] = relocated;
+	kernel->relocated[kernel->constant_count] = (uint8_t)relocated;
 	return CONSTANT_SLOT + kernel->constant_count++;
 }
 
@@ -56,7 +56,16 @@ static struct operand literal(struct parser *parser, enum ptx_type type)
 	}
 	parser_next(parser);
 	value = type == PTX_PRED ? value != 0 : ptx_mask(type, value);
-	return (struct operand){.slot = constant(parser, value, false), .special = PTX_NOT_SPECIAL, .type = type};
+	return (struct operand){.slot = constant(parser, value, RELOCATE_NONE), .special = PTX_NOT_SPECIAL, .type = type};
+}
+
+static enum ptx_relocation relocation(const struct symbol *symbol)
+{
+	if (symbol->kind == SYMBOL_VARIABLE)
+		return RELOCATE_MODULE;
+	if (symbol->kind == SYMBOL_LOCAL)
+		return RELOCATE_LOCAL;
+	return symbol->dynamic ? RELOCATE_DYNAMIC_SHARED : RELOCATE_NONE;
 }
 
 struct operand operand(struct parser *parser, enum ptx_type type)
@@ -82,11 +91,13 @@ struct operand operand(struct parser *parser, enum ptx_type type)
 		return result;
 	}
 	if (symbol) { /* its address */
-		result.slot = constant(parser, symbol->offset, symbol->kind == SYMBOL_VARIABLE);
+		result.slot = symbol->kind == SYMBOL_FUNCTION
+				      ? constant(parser, PTX_FUNCTION_WINDOW | symbol->base, RELOCATE_NONE)
+				      : constant(parser, symbol->offset, relocation(symbol));
 		return result;
 	}
 	if (token_is(&name, "WARP_SZ")) {
-		result.slot = constant(parser, 32, false);
+		result.slot = constant(parser, 32, RELOCATE_NONE);
 		return result;
 	}
 	bool took;
@@ -182,7 +193,7 @@ uint16_t address(struct parser *parser, struct ptx_instruction *made)
 	uint16_t slot;
 	parser_need(parser, '[');
 	if (parser->token.kind == TOKEN_NUMBER) {
-		struct operand zero = {.slot = constant(parser, 0, false)};
+		struct operand zero = {.slot = constant(parser, 0, RELOCATE_NONE)};
 		made->offset = parser_integer(parser);
 		slot = fold(parser, &zero);
 	} else {

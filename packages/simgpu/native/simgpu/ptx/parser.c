@@ -6,12 +6,12 @@
 
 #define MAX_IMAGE (64u << 20)
 
-static uint64_t align_to(uint64_t value, uint64_t alignment)
+uint64_t align_to(uint64_t value, uint64_t alignment)
 {
 	return (value + alignment - 1) / alignment * alignment;
 }
 
-static char *copy_name(struct parser *parser, const struct token *name)
+char *copy_name(struct parser *parser, const struct token *name)
 {
 	char *copy = malloc(name->length + 1);
 	if (!copy)
@@ -21,7 +21,7 @@ static char *copy_name(struct parser *parser, const struct token *name)
 	return copy;
 }
 
-static struct symbol *add_symbol(struct parser *parser, enum symbol_kind kind, const struct token *name)
+struct symbol *add_symbol(struct parser *parser, enum symbol_kind kind, const struct token *name)
 {
 	parser->symbols = parser_grow(parser, parser->symbols, &parser->symbol_room, parser->symbol_count,
 				      sizeof *parser->symbols, 100000);
@@ -57,7 +57,7 @@ struct symbol *find_symbol(struct parser *parser, const struct token *name)
 }
 
 /* .align N, .ptr, spaces and types, in any order, before a name; returns the type. */
-static enum ptx_type declaration(struct parser *parser, uint32_t *alignment)
+enum ptx_type declaration(struct parser *parser, uint32_t *alignment)
 {
 	enum ptx_type type = PTX_NO_TYPE;
 	for (*alignment = 0; parser->token.kind == TOKEN_DOT;) {
@@ -90,7 +90,7 @@ static enum ptx_type declaration(struct parser *parser, uint32_t *alignment)
 }
 
 /* [N][M]... after a name: how many elements; 0 for [] */
-static uint64_t dimensions(struct parser *parser)
+uint64_t dimensions(struct parser *parser)
 {
 	uint64_t count = 1;
 	while (parser_sign(parser, '[')) {
@@ -128,6 +128,15 @@ static void initial_value(struct parser *parser, uint8_t *at, const uint8_t *end
 	parser_next(parser);
 }
 
+/* Shared variables of functions lie behind those of all kernels so far, which may call them. */
+static struct ptx_kernel *functions_shared(struct parser *parser)
+{
+	for (uint32_t i = 0; i < parser->module->kernel_count; i++)
+		if (parser->shared.shared_bytes < parser->module->kernels[i].shared_bytes)
+			parser->shared.shared_bytes = parser->module->kernels[i].shared_bytes;
+	return &parser->shared;
+}
+
 /* A variable of the module, in its image; of a kernel, in shared or local memory. */
 static void variable(struct parser *parser, enum symbol_kind kind, bool constant, bool external)
 {
@@ -140,9 +149,14 @@ static void variable(struct parser *parser, enum symbol_kind kind, bool constant
 		symbol->type = type;
 		if (kind != SYMBOL_VARIABLE) {
 			/* Shared variables of the module are laid out as if every kernel used them. */
-			struct ptx_kernel *kernel = parser->kernel;
+			struct ptx_kernel *kernel = kind == SYMBOL_SHARED && parser->in_function ? functions_shared(parser) : parser->kernel;
 			uint32_t *total = kind == SYMBOL_SHARED ? &kernel->shared_bytes : &kernel->local_bytes;
 			symbol->offset = align_to(*total, alignment);
+			symbol->dynamic = kind == SYMBOL_SHARED && external && !size;
+			if (symbol->dynamic) {
+				symbol->offset = 0;
+				continue;
+			}
 			if (symbol->offset + size > (kind == SYMBOL_SHARED ? PTX_MAX_SHARED : PTX_MAX_LOCAL))
 				parser_fail(parser, name.line, "too much shared or local memory");
 			*total = (uint32_t)(symbol->offset + size);
@@ -191,7 +205,7 @@ static void skip_statement(struct parser *parser)
 	}
 }
 
-static void skip_block(struct parser *parser)
+void skip_block(struct parser *parser)
 {
 	uint32_t line = parser->token.line, depth = 1;
 	parser_need(parser, '{');
@@ -248,7 +262,7 @@ static void pragma(struct parser *parser)
 	skip_statement(parser);
 }
 
-static void body(struct parser *parser)
+void body(struct parser *parser)
 {
 	/* Each '{' remembers where its names began. */
 	uint32_t scopes[64], line = parser->token.line;
@@ -277,7 +291,10 @@ static void body(struct parser *parser)
 			parser_next(parser);
 			pragma(parser);
 		} else if (token_is(&parser->token, "param")) {
-			parser_fail(parser, parser->token.line, "a call: device functions are not known here, only kernels");
+			parser_next(parser);
+			call_params(parser);
+		} else if (token_is(&parser->token, "callprototype")) {
+			skip_statement(parser); /* a function has its own */
 		} else if (token_is(&parser->token, "loc")) {
 			/* Numbers, and names with a plus in newer versions, up to the end of the line. */
 			uint32_t at = parser->token.line;
@@ -290,42 +307,18 @@ static void body(struct parser *parser)
 	}
 }
 
-static void entry_params(struct parser *parser)
-{
-	struct ptx_kernel *kernel = parser->kernel;
-	uint32_t room = 0;
-	if (!parser_sign(parser, '(') || parser_sign(parser, ')'))
-		return;
-	do {
-		uint32_t alignment;
-		if (!token_is(&parser->token, "param"))
-			parser_fail(parser, parser->token.line, "expected .param");
-		parser_next(parser);
-		enum ptx_type type = declaration(parser, &alignment);
-		struct token name = parser_name(parser, "the name of a parameter");
-		uint64_t size = dimensions(parser) * ptx_width(type);
-		uint64_t offset = align_to(kernel->param_bytes, alignment);
-		if (offset + size > PTX_MAX_PARAMS)
-			parser_fail(parser, name.line, "more than %d bytes of parameters", PTX_MAX_PARAMS);
-		kernel->params = parser_grow(parser, kernel->params, &room, kernel->param_count, sizeof *kernel->params, 4096);
-		kernel->params[kernel->param_count++] = (struct ptx_param){(uint32_t)offset, (uint32_t)size};
-		kernel->param_bytes = (uint32_t)(offset + size);
-		add_symbol(parser, SYMBOL_PARAM, &name)->offset = offset;
-	} while (parser_sign(parser, ','));
-	parser_need(parser, ')');
-}
-
-static void entry(struct parser *parser, uint32_t module_shared)
+static void entry(struct parser *parser)
 {
 	struct ptx_module *module = parser->module;
 	struct token name = parser_name(parser, "the name of a kernel");
 	uint32_t room = module->kernel_count, symbols = parser->symbol_count;
 	module->kernels = parser_grow(parser, module->kernels, &room, module->kernel_count, sizeof *module->kernels, 65536);
 	struct ptx_kernel *kernel = parser->kernel = &module->kernels[module->kernel_count++];
-	*kernel = (struct ptx_kernel){.line = name.line, .shared_bytes = module_shared};
+	*kernel = (struct ptx_kernel){.line = name.line, .shared_bytes = parser->shared.shared_bytes};
 	kernel->name = copy_name(parser, &name);
-	parser->label_count = parser->jump_count = parser->code_room = parser->constant_room = 0;
-	entry_params(parser);
+	parser->label_count = parser->jump_count = parser->code_room = parser->constant_room = parser->call_room = 0;
+	formal_params(parser);
+	kernel->param_bytes = kernel->area_bytes;
 	while (parser->token.kind == TOKEN_DOT) {
 		bool limits = token_is(&parser->token, "maxntid") || token_is(&parser->token, "reqntid");
 		if (!limits && !token_is(&parser->token, "minnctapersm") && !token_is(&parser->token, "maxnreg"))
@@ -351,24 +344,9 @@ static void entry(struct parser *parser, uint32_t module_shared)
 	parser->symbol_count = symbols;
 }
 
-/* A device function: its name is known, so that a call to it can be refused with a clear word. */
-static void function(struct parser *parser)
-{
-	while (parser->token.kind != TOKEN_END) {
-		if (parser->token.kind == TOKEN_SIGN && parser->token.sign == '{') {
-			skip_block(parser);
-			return;
-		}
-		if (parser_sign(parser, ';'))
-			return;
-		parser_next(parser);
-	}
-}
-
 static void module_statements(struct parser *parser)
 {
-	struct ptx_kernel shared = {0}; /* collects the shared variables of the module */
-	bool external = false;
+	enum linkage linkage = LINK_STATIC;
 	if (!token_is(&parser->token, "version"))
 		parser_fail(parser, parser->token.line, "a module begins with .version");
 	while (parser->token.kind != TOKEN_END) {
@@ -383,6 +361,7 @@ static void module_statements(struct parser *parser)
 			if (version < 1 || version >= 100)
 				parser_fail(parser, word.line, "expected a version such as 8.0");
 			parser->module->version = (uint32_t)(version * 10 + 0.5);
+			parser->units++;
 			parser_next(parser);
 		} else if (token_is(&word, "target")) {
 			do {
@@ -393,20 +372,24 @@ static void module_statements(struct parser *parser)
 		} else if (token_is(&word, "address_size")) {
 			if (parser_integer(parser) != 64)
 				parser_fail(parser, word.line, "only .address_size 64");
-		} else if (token_is(&word, "visible") || token_is(&word, "weak") || token_is(&word, "common")) {
-			;
+		} else if (token_is(&word, "visible") || token_is(&word, "common")) {
+			linkage = LINK_VISIBLE;
+			continue;
+		} else if (token_is(&word, "weak")) {
+			linkage = LINK_WEAK;
+			continue;
 		} else if (token_is(&word, "extern")) {
-			external = true;
+			linkage = LINK_EXTERN;
 			continue;
 		} else if (token_is(&word, "entry")) {
-			entry(parser, shared.shared_bytes);
+			entry(parser);
 		} else if (token_is(&word, "func")) {
-			function(parser);
+			function(parser, linkage);
 		} else if (token_is(&word, "global") || token_is(&word, "const")) {
-			variable(parser, SYMBOL_VARIABLE, token_is(&word, "const"), external);
+			variable(parser, SYMBOL_VARIABLE, token_is(&word, "const"), linkage == LINK_EXTERN);
 		} else if (token_is(&word, "shared")) {
-			parser->kernel = &shared;
-			variable(parser, SYMBOL_SHARED, false, external);
+			parser->kernel = &parser->shared;
+			variable(parser, SYMBOL_SHARED, false, linkage == LINK_EXTERN);
 			parser->kernel = NULL;
 		} else if (token_is(&word, "file") || token_is(&word, "loc")) {
 			while (parser->token.kind != TOKEN_END && parser->token.line == word.line)
@@ -421,7 +404,7 @@ static void module_statements(struct parser *parser)
 		} else {
 			parser_fail(parser, word.line, "unknown directive .%.*s", (int)word.length, word.text);
 		}
-		external = false;
+		linkage = LINK_STATIC;
 	}
 	if (!parser->module->target)
 		parser_fail(parser, parser->token.line, "no .target");
@@ -434,10 +417,11 @@ static bool parse(struct parser *parser)
 		return false;
 	parser_next(parser);
 	module_statements(parser);
+	finish_functions(parser);
 	return true;
 }
 
-struct ptx_module *ptx_parse(const char *text, size_t length, struct ptx_error *error)
+struct ptx_module *ptx_parse(const char *text, size_t length, bool whole, struct ptx_error *error)
 {
 	struct parser *parser = calloc(1, sizeof *parser);
 	struct ptx_module *module = calloc(1, sizeof *module);
@@ -449,10 +433,13 @@ struct ptx_module *ptx_parse(const char *text, size_t length, struct ptx_error *
 		parser->line = 1;
 		parser->error = error;
 		parser->module = module;
+		parser->whole = whole;
 		done = parse(parser);
 		free(parser->symbols);
 		free(parser->labels);
 		free(parser->jumps);
+		free(parser->unit_of);
+		free(parser->header.params);
 	}
 	free(parser);
 	if (done)
@@ -461,20 +448,30 @@ struct ptx_module *ptx_parse(const char *text, size_t length, struct ptx_error *
 	return NULL;
 }
 
+static void free_kernel(struct ptx_kernel *kernel)
+{
+	for (uint32_t i = 0; i < kernel->call_count; i++)
+		free(kernel->calls[i].arguments);
+	free(kernel->calls);
+	free(kernel->name);
+	free(kernel->code);
+	free(kernel->params);
+	free(kernel->constants);
+	free(kernel->relocated);
+}
+
 void ptx_free(struct ptx_module *module)
 {
 	if (!module)
 		return;
-	for (uint32_t i = 0; i < module->kernel_count; i++) {
-		free(module->kernels[i].name);
-		free(module->kernels[i].code);
-		free(module->kernels[i].params);
-		free(module->kernels[i].constants);
-		free(module->kernels[i].relocated);
-	}
+	for (uint32_t i = 0; i < module->kernel_count; i++)
+		free_kernel(&module->kernels[i]);
+	for (uint32_t i = 0; i < module->function_count; i++)
+		free_kernel(&module->functions[i]);
 	for (uint32_t i = 0; i < module->variable_count; i++)
 		free(module->variables[i].name);
 	free(module->kernels);
+	free(module->functions);
 	free(module->variables);
 	free(module->image);
 	free(module);

@@ -26,8 +26,9 @@ struct symbol {
 	uint32_t length;
 	uint32_t count; /* registers declared as name<count>, 0 for a single one */
 	uint32_t base;  /* first slot of registers; position of a variable */
-	uint64_t offset;
+	uint64_t offset, size;
 	enum ptx_type type;
+	bool dynamic; /* shared memory whose size the launch gives */
 };
 
 struct label {
@@ -48,6 +49,14 @@ struct parser {
 	struct ptx_kernel *kernel;
 	struct label *labels, *jumps; /* defined; wanted, `at` is then the instruction */
 	uint32_t label_count, label_room, jump_count, jump_room, code_room, constant_room;
+	uint32_t call_room;
+	bool in_function, whole;
+	/* of the module */
+	struct ptx_kernel header; /* of the function being read, until its body begins */
+	struct ptx_kernel shared; /* collects the shared variables of the module and of its functions */
+	uint32_t function_room, units; /* .version lines: each begins a unit of what was linked */
+	uint32_t *unit_of; /* of each function's definition */
+	uint32_t unit_room;
 	uint32_t depth;
 };
 
@@ -73,6 +82,23 @@ const struct opcode *opcode_named(const struct token *word);
 enum ptx_mode mode_named(const struct token *word); /* M_NONE: unknown; M_IGNORED: known and without effect here */
 bool space_named(const struct token *word, uint8_t *space);
 uint8_t special_named(const struct token *name, const struct token *next, enum ptx_type *type, bool *took);
+
+/* parser.c */
+uint64_t align_to(uint64_t value, uint64_t alignment);
+char *copy_name(struct parser *parser, const struct token *name);
+struct symbol *add_symbol(struct parser *parser, enum symbol_kind kind, const struct token *name);
+enum ptx_type declaration(struct parser *parser, uint32_t *alignment);
+uint64_t dimensions(struct parser *parser);
+void skip_block(struct parser *parser);
+void body(struct parser *parser);
+
+/* functions.c */
+enum linkage { LINK_STATIC, LINK_VISIBLE, LINK_WEAK, LINK_EXTERN };
+void formal_params(struct parser *parser);
+void function(struct parser *parser, enum linkage linkage);
+void call_params(struct parser *parser);
+void call_operands(struct parser *parser, struct ptx_instruction *made);
+void finish_functions(struct parser *parser);
 
 /* operands.c */
 /* While a kernel is read, slots need more than 16 bits: they are kept beside the code and folded in at its end. */

@@ -19,12 +19,15 @@
 #define PTX_SHARED_WINDOW 0x0100000000000000ull
 #define PTX_LOCAL_WINDOW 0x0200000000000000ull
 #define PTX_PARAM_WINDOW 0x0300000000000000ull
+#define PTX_FUNCTION_WINDOW 0x0400000000000000ull /* + the position of a function in its module */
 #define PTX_WINDOW_MASK 0xff00000000000000ull
 
 #define PTX_MAX_SLOTS 65536
 #define PTX_MAX_SHARED (227u << 10)
 #define PTX_MAX_LOCAL (512u << 10)
 #define PTX_MAX_PARAMS 4096
+#define PTX_MAX_AREA (64u << 10) /* parameters of a function, and of those that it calls */
+#define PTX_MAX_DEPTH 1000 /* calls in calls; a GPU's stack ends sooner or later too */
 
 enum ptx_type {
 	PTX_B8, PTX_B16, PTX_B32, PTX_B64, PTX_U8, PTX_U16, PTX_U32, PTX_U64,
@@ -48,7 +51,7 @@ enum ptx_op {
 	OP_SAD, OP_SQRT, OP_RCP, OP_RSQRT, OP_SIN, OP_COS, OP_EX2, OP_LG2, OP_TANH, OP_COPYSIGN, OP_SELP, OP_SLCT,
 	OP_CVT, OP_MOV, OP_SETP, OP_SET, OP_TESTP,
 	OP_FIRST_SPECIAL, /* from here on an instruction does more than compute a value */
-	OP_CVTA = OP_FIRST_SPECIAL, OP_ISSPACEP, OP_LD, OP_ST, OP_ATOM, OP_RED, OP_PACK, OP_UNPACK, OP_CLOCK, OP_NOP,
+	OP_CVTA = OP_FIRST_SPECIAL, OP_CARRY, OP_CALL, OP_RET, OP_ISSPACEP, OP_LD, OP_ST, OP_ATOM, OP_RED, OP_PACK, OP_UNPACK, OP_CLOCK, OP_NOP,
 	OP_BRA, OP_EXIT, OP_TRAP, OP_NANOSLEEP, OP_ACTIVEMASK, OP_BAR,
 	OP_FIRST_WARP, /* from here on all threads of a warp meet */
 	OP_WARPSYNC = OP_FIRST_WARP, OP_SHFL, OP_VOTE, OP_REDUX, OP_COUNT,
@@ -69,26 +72,46 @@ struct ptx_instruction {
 	uint8_t op, type, other_type, mode, second_mode, space, vector, saturate;
 	uint8_t guarded, guard_negated, negate; /* `negate` is a bit for each operand that had a ! */
 	uint8_t result_type, register_type;     /* what is computed; where it goes, which may be wider */
+	uint8_t carry, carry_op;                /* CARRY_*; of OP_CARRY: what is computed with it */
 	uint16_t guard;
 	uint16_t slot[PTX_OPERANDS];
-	uint32_t target; /* of a branch */
+	uint32_t target; /* of a branch; the number of a call */
 	int64_t offset;  /* of an address; what to test for isspacep */
 	uint32_t line;
 };
+
+enum { CARRY_OUT = 1, CARRY_IN = 2 };
 
 struct ptx_param {
 	uint32_t offset, size;
 };
 
+#define PTX_BY_ADDRESS 0xffffffffu
+/* A call: its arguments and its result lie in the parameter area of the caller. */
+struct ptx_call {
+	uint32_t function; /* its position in the module; PTX_BY_ADDRESS: slot[1] of the instruction has its address */
+	uint32_t argument_count, line;
+	struct ptx_param *arguments;
+	struct ptx_param result; /* size 0: there is none */
+};
+
+/* What is added to a constant when a thread gets its registers. */
+enum ptx_relocation { RELOCATE_NONE, RELOCATE_MODULE, RELOCATE_LOCAL, RELOCATE_DYNAMIC_SHARED };
+
+/* A kernel, or a function that kernels call. */
 struct ptx_kernel {
 	char *name;
 	struct ptx_instruction *code;
 	uint32_t code_size, line;
 	struct ptx_param *params;
 	uint32_t param_count, param_bytes;
+	uint32_t area_bytes;                /* its parameters, its result and the arguments of its calls */
+	struct ptx_param result;            /* of a function; size 0: it has none */
+	struct ptx_call *calls;
+	uint32_t call_count;
 	uint32_t registers, constant_count; /* slots: registers, constants, specials */
 	uint64_t *constants;
-	uint8_t *relocated;                 /* for each constant: the module's base is to be added */
+	uint8_t *relocated;                 /* for each constant: an enum ptx_relocation */
 	uint32_t shared_bytes, local_bytes, max_threads;
 	bool meets;                         /* threads wait for each other */
 	uint64_t cost_ns;                   /* .pragma "simgpu.time_ns N": how long a launch takes, 0 to measure */
@@ -101,8 +124,8 @@ struct ptx_variable {
 };
 
 struct ptx_module {
-	struct ptx_kernel *kernels;
-	uint32_t kernel_count;
+	struct ptx_kernel *kernels, *functions;
+	uint32_t kernel_count, function_count;
 	struct ptx_variable *variables;
 	uint32_t variable_count;
 	uint8_t *image; /* initial contents of .global and .const */
@@ -115,8 +138,8 @@ struct ptx_error {
 	char message[160];
 };
 
-/* NULL when the text is not understood; `error` says where and why. */
-struct ptx_module *ptx_parse(const char *text, size_t length, struct ptx_error *error);
+/* NULL when the text is not understood; `error` says where and why. `whole`: every function that is called is there. */
+struct ptx_module *ptx_parse(const char *text, size_t length, bool whole, struct ptx_error *error);
 void ptx_free(struct ptx_module *module);
 
 enum ptx_result { PTX_OK, PTX_ILLEGAL_ADDRESS, PTX_MISALIGNED, PTX_TRAPPED, PTX_TOO_LONG, PTX_NO_MEMORY };
@@ -129,6 +152,7 @@ struct ptx_window {
 
 struct ptx_launch {
 	const struct ptx_kernel *kernel;
+	const struct ptx_module *module;
 	uint64_t base; /* device address of the module's image */
 	uint32_t grid[3], block[3];
 	uint32_t dynamic_shared, multiprocessors;
@@ -154,6 +178,10 @@ uint64_t ptx_mask(enum ptx_type type, uint64_t value);
 int64_t ptx_signed(enum ptx_type type, uint64_t value);
 /* The value of a computing instruction; `slots` is the register file. */
 uint64_t ptx_compute(const struct ptx_instruction *instruction, const uint64_t *slots);
+/* add, sub, mad with the carry flag that a thread has between instructions. */
+uint64_t ptx_carry(const struct ptx_instruction *instruction, uint64_t a, uint64_t b, uint64_t c, bool *carry);
+/* Whether a function has a body, and the parameters that a call passes. */
+bool ptx_call_fits(const struct ptx_call *call, const struct ptx_kernel *function);
 uint64_t ptx_atomic(const struct ptx_instruction *instruction, uint64_t old, uint64_t b, uint64_t c);
 
 #endif

@@ -5,7 +5,7 @@
  * A thread's time is what it executed, in cycles of a GPU. Who reads a clock again and again is waiting for time to pass:
  * from the ninth reading on, time runs faster and faster for it, so that spinning for a second takes a thousand readings.
  */
-#include "ptx.h"
+#include "run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,46 +14,17 @@
 #define PATIENCE 8            /* readings of a clock before time is helped along */
 #define WRONG_EVERY 977       /* a broken GPU spoils one store of so many */
 #define DEFAULT_LIMIT 2000000000ull
-#define WARP 32
-
-enum thread_state { RUNNING, AT_BARRIER, AT_WARP, ENDED };
-
-struct thread {
-	uint64_t *slots;
-	uint8_t *local;
-	uint32_t at, readings;
-	enum thread_state state;
-	uint64_t cycles, extra_ns, first_reading_ns;
-};
-
-struct run {
-	struct ptx_launch *launch;
-	const struct ptx_instruction *code;
-	uint32_t slot_count, specials, thread_count, shared_size;
-	uint8_t *shared;
-	struct thread *threads;
-	struct ptx_window windows[2];
-	uint32_t victim;
-	uint64_t limit, stores;
-};
 
 static uint64_t thread_ns(const struct run *run, const struct thread *thread)
 {
 	return thread->cycles * 1000 / run->launch->clock_mhz + thread->extra_ns;
 }
 
-static enum ptx_result fault(struct run *run, const struct ptx_instruction *i, uint64_t address, enum ptx_result result)
-{
-	run->launch->fault_address = address;
-	run->launch->fault_line = i->line;
-	return result;
-}
-
 /* The memory behind an address of an instruction, NULL when there is none. */
 static uint8_t *reach(struct run *run, const struct thread *thread, const struct ptx_instruction *i, uint32_t size,
 		      enum ptx_result *result)
 {
-	uint64_t address = thread->slots[i->slot[8]] + (uint64_t)i->offset;
+	uint64_t address = thread->frame.slots[i->slot[8]] + (uint64_t)i->offset;
 	enum ptx_space space = (enum ptx_space)i->space;
 	*result = PTX_OK;
 	if (space == PTX_GENERIC && address & PTX_WINDOW_MASK) {
@@ -69,13 +40,16 @@ static uint8_t *reach(struct run *run, const struct thread *thread, const struct
 		*result = fault(run, i, address, PTX_MISALIGNED);
 		return NULL;
 	}
-	const struct ptx_kernel *kernel = run->launch->kernel;
+	const struct frame *frame = &thread->frame;
+	uint32_t local_end = frame->local_base + frame->code->local_bytes;
 	if (space == PTX_SHARED && address + size <= run->shared_size && address < run->shared_size)
 		return run->shared + address;
-	if (space == PTX_LOCAL && address + size <= kernel->local_bytes && address < kernel->local_bytes)
+	if (space == PTX_LOCAL && address + size <= local_end && address < local_end)
 		return thread->local + address;
-	if (space == PTX_PARAM && address + size <= kernel->param_bytes && address < kernel->param_bytes && i->op == OP_LD)
-		return (uint8_t *)(uintptr_t)run->launch->params + address;
+	/* The parameters of a kernel cannot be written. */
+	if (space == PTX_PARAM && address + size <= frame->code->area_bytes && address < frame->code->area_bytes &&
+	    (i->op == OP_LD || address >= frame->code->param_bytes))
+		return frame->area + address;
 	if (space <= PTX_GLOBAL || space == PTX_CONST) {
 		for (int k = 0; k < 2; k++)
 			if (address >= run->windows[k].start && address < run->windows[k].end &&
@@ -88,14 +62,6 @@ static uint8_t *reach(struct run *run, const struct thread *thread, const struct
 	}
 	*result = fault(run, i, address, PTX_ILLEGAL_ADDRESS);
 	return NULL;
-}
-
-static void put(const struct ptx_instruction *i, struct thread *thread, int place, enum ptx_type type, uint64_t value)
-{
-	if (i->slot[place] == PTX_NO_SLOT)
-		return;
-	value = ptx_is_signed(type) ? (uint64_t)ptx_signed(type, value) : ptx_mask(type, value);
-	thread->slots[i->slot[place]] = ptx_mask((enum ptx_type)i->register_type, value);
 }
 
 static enum ptx_result load(struct run *run, struct thread *thread, const struct ptx_instruction *i)
@@ -124,7 +90,7 @@ static enum ptx_result store(struct run *run, struct thread *thread, const struc
 	if (!to)
 		return result;
 	for (int part = 0; part < i->vector; part++, to += width) {
-		uint64_t value = thread->slots[i->slot[part]];
+		uint64_t value = thread->frame.slots[i->slot[part]];
 		if (run->launch->wrong_results && i->space <= PTX_GLOBAL && run->stores++ % WRONG_EVERY == 13)
 			value ^= width >= 4 ? 0x00400000 : 1;
 		memcpy(to, &value, width);
@@ -141,9 +107,9 @@ static enum ptx_result atomic(struct run *run, struct thread *thread, const stru
 	uint8_t *at = reach(run, thread, i, width, &result);
 	if (!at)
 		return result;
-	uint64_t old = 0, c = i->slot[2] == PTX_NO_SLOT ? 0 : thread->slots[i->slot[2]];
+	uint64_t old = 0, c = i->slot[2] == PTX_NO_SLOT ? 0 : thread->frame.slots[i->slot[2]];
 	memcpy(&old, at, width);
-	uint64_t fresh = ptx_atomic(i, old, thread->slots[i->slot[1]], c);
+	uint64_t fresh = ptx_atomic(i, old, thread->frame.slots[i->slot[1]], c);
 	memcpy(at, &fresh, width);
 	if (i->op == OP_ATOM)
 		put(i, thread, 0, type, old);
@@ -155,7 +121,7 @@ static void change_address_space(struct thread *thread, const struct ptx_instruc
 {
 	static const uint64_t windows[] = {[PTX_SHARED] = PTX_SHARED_WINDOW, [PTX_LOCAL] = PTX_LOCAL_WINDOW,
 					   [PTX_PARAM] = PTX_PARAM_WINDOW, [PTX_CONST] = 0};
-	uint64_t value = thread->slots[i->slot[1]], window = windows[i->space];
+	uint64_t value = thread->frame.slots[i->slot[1]], window = windows[i->space];
 	if (i->op == OP_ISSPACEP) {
 		bool in_window = (value & PTX_WINDOW_MASK) == window;
 		put(i, thread, 0, PTX_PRED, window ? in_window : (value & PTX_WINDOW_MASK) == 0);
@@ -176,6 +142,13 @@ static void read_clock(struct run *run, struct thread *thread, const struct ptx_
 	    i->mode == PTX_GLOBALTIMER ? run->launch->start_ns + now : now * run->launch->clock_mhz / 1000);
 }
 
+static void add_with_carry(struct thread *thread, const struct ptx_instruction *i)
+{
+	const uint64_t *slots = thread->frame.slots;
+	uint64_t c = i->slot[3] == PTX_NO_SLOT ? 0 : slots[i->slot[3]];
+	put(i, thread, 0, (enum ptx_type)i->type, ptx_carry(i, slots[i->slot[1]], slots[i->slot[2]], c, &thread->carry));
+}
+
 static void pack(struct thread *thread, const struct ptx_instruction *i)
 {
 	uint32_t bits = 8 * ptx_width((enum ptx_type)i->type) / i->vector;
@@ -183,11 +156,11 @@ static void pack(struct thread *thread, const struct ptx_instruction *i)
 	if (i->op == OP_PACK) {
 		uint64_t value = 0;
 		for (uint32_t part = 0; part < i->vector; part++)
-			value |= (thread->slots[i->slot[1 + part]] & mask) << bits * part;
+			value |= (thread->frame.slots[i->slot[1 + part]] & mask) << bits * part;
 		put(i, thread, 0, (enum ptx_type)i->type, value);
 		return;
 	}
-	uint64_t value = thread->slots[i->slot[4]];
+	uint64_t value = thread->frame.slots[i->slot[4]];
 	for (int part = 0; part < i->vector; part++)
 		put(i, thread, part, PTX_U64, value >> bits * (uint32_t)part & mask);
 }
@@ -207,16 +180,16 @@ static enum ptx_result run_thread(struct run *run, struct thread *thread, uint32
 	uint64_t executed = 0, limit = run->limit - run->launch->instructions;
 	enum ptx_result result = PTX_OK;
 	while (thread->state == RUNNING && result == PTX_OK) {
-		const struct ptx_instruction *i = &run->code[thread->at++];
+		const struct ptx_instruction *i = thread->frame.at++;
 		if (++executed > limit) {
 			result = fault(run, i, 0, PTX_TOO_LONG);
 			break;
 		}
 		thread->cycles += CYCLES_PER_INSTRUCTION;
-		if (i->guarded && (thread->slots[i->guard] & 1) == i->guard_negated)
+		if (i->guarded && (thread->frame.slots[i->guard] & 1) == i->guard_negated)
 			continue;
 		if (i->op < OP_FIRST_SPECIAL) {
-			uint64_t value = ptx_compute(i, thread->slots);
+			uint64_t value = ptx_compute(i, thread->frame.slots);
 			put(i, thread, 0, (enum ptx_type)i->result_type, value);
 			if (i->op == OP_SETP)
 				put(i, thread, 5, PTX_PRED, !value);
@@ -229,10 +202,13 @@ static enum ptx_result run_thread(struct run *run, struct thread *thread, uint32
 		case OP_CVTA: case OP_ISSPACEP: change_address_space(thread, i); break;
 		case OP_PACK: case OP_UNPACK: pack(thread, i); break;
 		case OP_CLOCK: read_clock(run, thread, i); break;
-		case OP_BRA: thread->at = i->target; break;
+		case OP_CARRY: add_with_carry(thread, i); break;
+		case OP_CALL: result = thread_call(run, thread, i); break;
+		case OP_RET: thread->state = thread_return(thread) ? RUNNING : ENDED; break;
+		case OP_BRA: thread->frame.at = thread->frame.code->code + i->target; break;
 		case OP_EXIT: thread->state = ENDED; break;
 		case OP_TRAP: result = fault(run, i, 0, PTX_TRAPPED); break;
-		case OP_NANOSLEEP: thread->extra_ns += (uint32_t)thread->slots[i->slot[1]]; break;
+		case OP_NANOSLEEP: thread->extra_ns += (uint32_t)thread->frame.slots[i->slot[1]]; break;
 		case OP_ACTIVEMASK: put(i, thread, 0, PTX_U32, active_mask(run, number)); break;
 		case OP_BAR: thread->state = AT_BARRIER; break;
 		case OP_WARPSYNC: case OP_SHFL: case OP_VOTE: case OP_REDUX: thread->state = AT_WARP; break;
@@ -241,89 +217,6 @@ static enum ptx_result run_thread(struct run *run, struct thread *thread, uint32
 	}
 	run->launch->instructions += executed;
 	return result;
-}
-
-static void shuffle(struct thread *lanes, uint32_t members, const struct ptx_instruction *i)
-{
-	uint64_t values[WARP];
-	for (uint32_t lane = 0; lane < WARP; lane++)
-		values[lane] = members >> lane & 1 ? lanes[lane].slots[i->slot[1]] : 0;
-	for (uint32_t lane = 0; lane < WARP; lane++) {
-		if (!(members >> lane & 1))
-			continue;
-		uint32_t b = (uint32_t)lanes[lane].slots[i->slot[2]] & 31, c = (uint32_t)lanes[lane].slots[i->slot[3]];
-		uint32_t segment = c >> 8 & 31, clamp = c & 31;
-		uint32_t most = (lane & segment) | (clamp & ~segment), least = lane & segment;
-		int32_t from = (int32_t)lane;
-		bool inside;
-		switch (i->mode) {
-		case M_UP: from -= (int32_t)b; inside = from >= (int32_t)most; break;
-		case M_DOWN: from += (int32_t)b; inside = from <= (int32_t)most; break;
-		case M_BFLY: from ^= (int32_t)b; inside = from <= (int32_t)most; break;
-		default: from = (int32_t)(least | (b & ~segment)); inside = from <= (int32_t)most;
-		}
-		if (!inside || from < 0 || from >= WARP)
-			from = (int32_t)lane;
-		put(i, &lanes[lane], 0, (enum ptx_type)i->type, values[from]);
-		if (i->slot[5] != PTX_NO_SLOT)
-			lanes[lane].slots[i->slot[5]] = inside;
-	}
-}
-
-/* vote and redux: all members get the same, or their own bit of it. */
-static void reduce(struct thread *lanes, uint32_t members, const struct ptx_instruction *i)
-{
-	uint64_t result = 0;
-	uint32_t ballot = 0;
-	bool first = true;
-	for (uint32_t lane = 0; lane < WARP; lane++) {
-		if (!(members >> lane & 1))
-			continue;
-		uint64_t value = lanes[lane].slots[i->slot[1]];
-		if (i->op == OP_VOTE)
-			ballot |= (uint32_t)((value & 1) != (i->negate >> 1 & 1)) << lane;
-		else
-			result = first ? value : ptx_atomic(i, result, value, 0);
-		first = false;
-	}
-	if (i->op == OP_VOTE)
-		result = i->mode == M_BALLOT ? ballot : i->mode == M_ANY ? ballot != 0 : ballot == members;
-	enum ptx_type type = i->op == OP_REDUX ? (enum ptx_type)i->type : i->mode == M_BALLOT ? PTX_U32 : PTX_PRED;
-	for (uint32_t lane = 0; lane < WARP; lane++)
-		if (members >> lane & 1)
-			put(i, &lanes[lane], 0, type, result);
-}
-
-/* Lets those threads of a warp go on that meet at the same instruction, once all it names have come. */
-static bool meet(struct thread *lanes, uint32_t count, const struct ptx_instruction *code)
-{
-	bool progress = false;
-	for (uint32_t lane = 0; lane < count; lane++) {
-		if (lanes[lane].state != AT_WARP)
-			continue;
-		uint32_t at = lanes[lane].at - 1, members = 0, alive = 0;
-		const struct ptx_instruction *i = &code[at];
-		for (uint32_t other = 0; other < count; other++) {
-			alive |= (uint32_t)(lanes[other].state != ENDED) << other;
-			if (lanes[other].state == AT_WARP && lanes[other].at - 1 == at)
-				members |= 1u << other;
-		}
-		uint32_t named = i->slot[4] == PTX_NO_SLOT ? 0xffffffff : (uint32_t)lanes[lane].slots[i->slot[4]];
-		if ((named & alive) & ~members)
-			continue;
-		members &= named;
-		if (!(members >> lane & 1))
-			members = 1u << lane; /* not named by its own mask: undefined; it goes alone */
-		if (i->op == OP_SHFL)
-			shuffle(lanes, members, i);
-		else if (i->op != OP_WARPSYNC)
-			reduce(lanes, members, i);
-		for (uint32_t other = 0; other < count; other++)
-			if (members >> other & 1)
-				lanes[other].state = RUNNING;
-		progress = true;
-	}
-	return progress;
 }
 
 static enum ptx_result run_meeting_block(struct run *run)
@@ -341,7 +234,7 @@ static enum ptx_result run_meeting_block(struct run *run)
 							return result;
 						progress = true;
 					}
-			while (meet(lanes, count, run->code));
+			while (meet(lanes, count));
 			for (uint32_t lane = 0; lane < count; lane++) {
 				ended &= lanes[lane].state == ENDED;
 				all_wait &= lanes[lane].state == ENDED || lanes[lane].state == AT_BARRIER;
@@ -354,17 +247,23 @@ static enum ptx_result run_meeting_block(struct run *run)
 				if (run->threads[k].state == AT_BARRIER)
 					run->threads[k].state = RUNNING;
 		if (!all_wait && !progress)
-			return fault(run, &run->code[run->threads[0].at - 1], 0, PTX_TOO_LONG); /* they wait for ever */
+			return fault(run, run->threads[0].frame.at - 1, 0, PTX_TOO_LONG); /* they wait for ever */
 	}
 }
 
 static void prepare(struct run *run, struct thread *thread, uint32_t number, const uint32_t *block)
 {
 	const struct ptx_launch *launch = run->launch;
-	uint64_t *special = thread->slots + run->specials;
+	uint64_t *special = thread->frame.slots + run->specials;
 	uint32_t lane = number % WARP;
-	memset(thread->slots, 0, launch->kernel->registers * sizeof *thread->slots);
-	thread->at = thread->readings = 0;
+	while (thread_return(thread))
+		; /* it may have ended in a function */
+	memset(thread->frame.slots, 0, launch->kernel->registers * sizeof *thread->frame.slots);
+	if (launch->kernel->call_count)
+		memcpy(thread->frame.area, launch->params, launch->kernel->param_bytes);
+	thread->frame.at = launch->kernel->code;
+	thread->readings = 0;
+	thread->carry = false;
 	thread->cycles = thread->extra_ns = 0;
 	thread->state = RUNNING;
 	special[PTX_TID_X] = number % launch->block[0];
@@ -418,13 +317,15 @@ static bool make_threads(struct run *run, uint32_t count)
 	run->threads = calloc(count, sizeof *run->threads);
 	for (uint32_t k = 0; run->threads && k < count; k++) {
 		struct thread *thread = &run->threads[k];
-		thread->slots = calloc(run->slot_count, sizeof *thread->slots);
 		thread->local = malloc(kernel->local_bytes + 16);
-		if (!thread->slots || !thread->local)
+		thread->local_room = kernel->local_bytes + 16;
+		thread->frame = (struct frame){.code = kernel, .slots = calloc(slot_count(kernel), sizeof *thread->frame.slots)};
+		/* Only who calls writes to it. */
+		thread->frame.area = kernel->call_count ? calloc(1, kernel->area_bytes + 16) : (uint8_t *)(uintptr_t)launch->params;
+		if (!thread->frame.slots || !thread->frame.area || !thread->local)
 			return false;
-		for (uint32_t i = 0; i < kernel->constant_count; i++)
-			thread->slots[kernel->registers + i] = kernel->constants[i] + (kernel->relocated[i] ? launch->base : 0);
-		uint64_t *special = thread->slots + run->specials;
+		fill_slots(run, &thread->frame, NULL);
+		uint64_t *special = thread->frame.slots + run->specials;
 		for (int axis = 0; axis < 3; axis++) {
 			special[PTX_NTID_X + axis] = launch->block[axis];
 			special[PTX_NCTAID_X + axis] = launch->grid[axis];
@@ -442,12 +343,14 @@ enum ptx_result ptx_run(struct ptx_launch *launch)
 	const struct ptx_kernel *kernel = launch->kernel;
 	const char *limit = getenv("SIMGPU_MAX_INSTRUCTIONS");
 	struct run run = {
-		.launch = launch, .code = kernel->code, .specials = kernel->registers + kernel->constant_count,
+		.launch = launch, .specials = kernel->registers + kernel->constant_count,
 		.thread_count = launch->block[0] * launch->block[1] * launch->block[2],
-		.shared_size = kernel->shared_bytes + launch->dynamic_shared,
+		.dynamic_base = (kernel->shared_bytes + 15) / 16 * 16,
+		.shared_size = kernel->shared_bytes,
 		.limit = limit ? strtoull(limit, NULL, 10) : DEFAULT_LIMIT,
 	};
-	run.slot_count = run.specials + PTX_SPECIALS;
+	if (launch->dynamic_shared)
+		run.shared_size = run.dynamic_base + launch->dynamic_shared;
 	run.shared = calloc(1, run.shared_size + 16);
 	uint32_t count = kernel->meets ? run.thread_count : 1;
 	launch->instructions = launch->bytes = launch->longest_ns = launch->total_ns = 0;
@@ -458,8 +361,14 @@ enum ptx_result ptx_run(struct ptx_launch *launch)
 			for (block[0] = 0; block[0] < launch->grid[0] && result == PTX_OK; block[0]++)
 				result = run_block(&run, block);
 	for (uint32_t k = 0; run.threads && k < count; k++) {
-		free(run.threads[k].slots);
-		free(run.threads[k].local);
+		struct thread *thread = &run.threads[k];
+		while (thread_return(thread))
+			;
+		if (kernel->call_count)
+			free(thread->frame.area);
+		free(thread->frame.slots);
+		free(thread->callers);
+		free(thread->local);
 	}
 	free(run.threads);
 	free(run.shared);

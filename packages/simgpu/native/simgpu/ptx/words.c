@@ -15,11 +15,11 @@ static const struct opcode opcodes[] = {
 	{"selp", OP_SELP, 3}, {"slct", OP_SLCT, 3},   {"cvt", OP_CVT, 1},     {"mov", OP_MOV, 1},     {"setp", OP_SETP, 2},
 	{"set", OP_SET, 2},   {"testp", OP_TESTP, 1}, {"cvta", OP_CVTA, 1},   {"isspacep", OP_ISSPACEP, 1},
 	{"ld", OP_LD, 0},     {"ldu", OP_LD, 0},      {"st", OP_ST, 0},       {"atom", OP_ATOM, 1},   {"red", OP_RED, 1},
-	{"bra", OP_BRA, 0},   {"ret", OP_EXIT, 0},    {"exit", OP_EXIT, 0},   {"trap", OP_TRAP, 0},   {"brkpt", OP_TRAP, 0},
+	{"bra", OP_BRA, 0},   {"ret", OP_RET, 0},    {"exit", OP_EXIT, 0},   {"trap", OP_TRAP, 0},   {"brkpt", OP_TRAP, 0},
 	{"nanosleep", OP_NANOSLEEP, 0},               {"activemask", OP_ACTIVEMASK, 0},               {"bar", OP_BAR, 0},
 	{"barrier", OP_BAR, 0},                       {"membar", OP_NOP, 0},  {"fence", OP_NOP, 0},   {"prefetch", OP_NOP, 0},
 	{"prefetchu", OP_NOP, 0},                     {"pmevent", OP_NOP, 0}, {"shfl", OP_SHFL, 3},   {"vote", OP_VOTE, 1},
-	{"redux", OP_REDUX, 1},
+	{"redux", OP_REDUX, 1}, {"call", OP_CALL, 0},     {"addc", OP_ADD, 2},    {"subc", OP_SUB, 2},    {"madc", OP_MAD, 3},
 };
 
 static const struct { const char *name; enum ptx_mode mode; } modes[] = {

@@ -1,0 +1,85 @@
+/* Instructions at which the threads of a warp meet: shuffles, votes, reductions. */
+#include "run.h"
+
+static void shuffle(struct thread *lanes, uint32_t members, const struct ptx_instruction *i)
+{
+	uint64_t values[WARP];
+	for (uint32_t lane = 0; lane < WARP; lane++)
+		values[lane] = members >> lane & 1 ? lanes[lane].frame.slots[i->slot[1]] : 0;
+	for (uint32_t lane = 0; lane < WARP; lane++) {
+		if (!(members >> lane & 1))
+			continue;
+		uint32_t b = (uint32_t)lanes[lane].frame.slots[i->slot[2]] & 31, c = (uint32_t)lanes[lane].frame.slots[i->slot[3]];
+		uint32_t segment = c >> 8 & 31, clamp = c & 31;
+		uint32_t most = (lane & segment) | (clamp & ~segment), least = lane & segment;
+		int32_t from = (int32_t)lane;
+		bool inside;
+		switch (i->mode) {
+		case M_UP: from -= (int32_t)b; inside = from >= (int32_t)most; break;
+		case M_DOWN: from += (int32_t)b; inside = from <= (int32_t)most; break;
+		case M_BFLY: from ^= (int32_t)b; inside = from <= (int32_t)most; break;
+		default: from = (int32_t)(least | (b & ~segment)); inside = from <= (int32_t)most;
+		}
+		if (!inside || from < 0 || from >= WARP)
+			from = (int32_t)lane;
+		put(i, &lanes[lane], 0, (enum ptx_type)i->type, values[from]);
+		if (i->slot[5] != PTX_NO_SLOT)
+			lanes[lane].frame.slots[i->slot[5]] = inside;
+	}
+}
+
+/* vote and redux: all members get the same, or their own bit of it. */
+static void reduce(struct thread *lanes, uint32_t members, const struct ptx_instruction *i)
+{
+	uint64_t result = 0;
+	uint32_t ballot = 0;
+	bool first = true;
+	for (uint32_t lane = 0; lane < WARP; lane++) {
+		if (!(members >> lane & 1))
+			continue;
+		uint64_t value = lanes[lane].frame.slots[i->slot[1]];
+		if (i->op == OP_VOTE)
+			ballot |= (uint32_t)((value & 1) != (i->negate >> 1 & 1)) << lane;
+		else
+			result = first ? value : ptx_atomic(i, result, value, 0);
+		first = false;
+	}
+	if (i->op == OP_VOTE)
+		result = i->mode == M_BALLOT ? ballot : i->mode == M_ANY ? ballot != 0 : ballot == members;
+	enum ptx_type type = i->op == OP_REDUX ? (enum ptx_type)i->type : i->mode == M_BALLOT ? PTX_U32 : PTX_PRED;
+	for (uint32_t lane = 0; lane < WARP; lane++)
+		if (members >> lane & 1)
+			put(i, &lanes[lane], 0, type, result);
+}
+
+bool meet(struct thread *lanes, uint32_t count)
+{
+	bool progress = false;
+	for (uint32_t lane = 0; lane < count; lane++) {
+		if (lanes[lane].state != AT_WARP)
+			continue;
+		uint32_t members = 0, alive = 0;
+		const struct ptx_instruction *i = lanes[lane].frame.at - 1;
+		for (uint32_t other = 0; other < count; other++) {
+			alive |= (uint32_t)(lanes[other].state != ENDED) << other;
+			if (lanes[other].state == AT_WARP && lanes[other].frame.at - 1 == i)
+				members |= 1u << other;
+		}
+		uint32_t named = i->slot[4] == PTX_NO_SLOT ? 0xffffffff : (uint32_t)lanes[lane].frame.slots[i->slot[4]];
+		if ((named & alive) & ~members)
+			continue;
+		members &= named;
+		if (!(members >> lane & 1))
+			members = 1u << lane; /* not named by its own mask: undefined; it goes alone */
+		if (i->op == OP_SHFL)
+			shuffle(lanes, members, i);
+		else if (i->op != OP_WARPSYNC)
+			reduce(lanes, members, i);
+		for (uint32_t other = 0; other < count; other++)
+			if (members >> other & 1)
+				lanes[other].state = RUNNING;
+		progress = true;
+	}
+	return progress;
+}
+
