@@ -280,6 +280,16 @@ void turn_done(struct turn *turn, uint64_t until, bool soon)
 	turn->held = false;
 }
 
+void turn_owe(struct turn *turn, uint64_t nanoseconds)
+{
+	if (!nanoseconds)
+		return;
+	if (!turn->held || turn->own || !tell(turn, WORD_OWES, nanoseconds, false))
+		ADD(usage->totals[turn->gpu].paid_until, nanoseconds * 100 / own_limit(turn).core);
+	ADD(slots_own()->gpus[turn->gpu].busy_ns, nanoseconds);
+	ADD(usage->totals[turn->gpu].busy_ns, nanoseconds);
+}
+
 void turn_forget(struct turn *turn)
 {
 	unlink_from(turn, 0);

@@ -41,6 +41,8 @@ bool turn_more(struct turn *turn, uint64_t *ends);
 void turn_busy(struct turn *turn, uint64_t now);
 /* The GPU worked for us until `until`. `soon`: more is about to be launched. */
 void turn_done(struct turn *turn, uint64_t until, bool soon);
+/* The GPU worked for us for so long while we had no turn. */
+void turn_owe(struct turn *turn, uint64_t nanoseconds);
 void turn_forget(struct turn *turn); /* in a forked child */
 
 #endif

@@ -5,9 +5,11 @@
  * each GPU. Each message is one `struct word`. The first two members and the size never change, so each side can name the
  * version of the other. All versions of files and messages are PAGE_VERSION.
  *
- *   process     HELLO gpu           WANT            MORE turn used       BUSY turn used    DONE turn used soon
+ *   process     HELLO gpu           WANT            MORE turn used       BUSY turn used    DONE turn used soon, OWES ns
  *   arbiter     WELCOME / REFUSED   GRANT turn ns   GRANT turn ns / OVER turn              -
  *   arbiter, unasked                LOST turn: it has expired; HERE: once in WORD_HERE_NS to all that wait
+ *
+ * OWES: the GPU worked so long for the process while it had no turn. It pays for that as for its turns.
  *
  * Times are durations, since a container may have a clock of its own.
  */
@@ -22,7 +24,7 @@
 #define WORD_SILENCE_NS 1000000000ull
 
 enum word_kind {
-	WORD_HELLO = 1, WORD_WANT, WORD_MORE, WORD_BUSY, WORD_DONE,
+	WORD_HELLO = 1, WORD_WANT, WORD_MORE, WORD_BUSY, WORD_DONE, WORD_OWES,
 	WORD_WELCOME = 16, WORD_REFUSED, WORD_GRANT, WORD_OVER, WORD_LOST, WORD_HERE,
 };
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 VERSION = 2
-HELLO, WANT, MORE, BUSY, DONE = range(1, 6)
+HELLO, WANT, MORE, BUSY, DONE, OWES = range(1, 7)
 WELCOME, REFUSED, GRANT, OVER, LOST, HERE = range(16, 22)
 PATIENCE_SECONDS = 20.0
 WORD = struct.Struct("=IIQQII16x")
@@ -57,8 +57,8 @@ class Client:
             if word.kind != HERE:
                 return word
 
-    def greeted(self) -> Self:
-        self.say(HELLO)
+    def greeted(self, gpu: int = 0) -> Self:
+        self.say(HELLO, gpu=gpu)
         assert self.hear().kind == WELCOME
         return self
 

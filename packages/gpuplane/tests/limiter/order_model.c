@@ -64,6 +64,7 @@ static uint64_t hash_of(const struct state *state)
 		hash = mix(hash, tenant->number ? tenant->virtual_ns - order->virtual_ns : 1);
 		hash = mix(hash, state->now - tenant->paid_until);
 		hash = mix(hash, state->now - tenant->active);
+		hash = mix(hash, state->now - tenant->owed_until);
 		hash = mix(hash, soon << 16 | tenant->seats << 8 | tenant->waiting);
 	}
 	for (int i = 0; i < ORDER_SEATS; i++)
@@ -180,7 +181,7 @@ static void check_progress(struct state state, int seat)
 	must(false, "who waits gets a turn");
 }
 
-enum saying { WANT, MORE_ALL, MORE_STALE, BUSY, DONE_NOTHING, DONE_ALL_SOON, DONE_STALE, LEAVE_JOIN, SAYINGS };
+enum saying { WANT, MORE_ALL, MORE_STALE, BUSY, DONE_NOTHING, DONE_ALL_SOON, DONE_STALE, OWES, LEAVE_JOIN, SAYINGS };
 
 static void say_it(struct state *state, int seat, enum saying saying)
 {
@@ -194,6 +195,7 @@ static void say_it(struct state *state, int seat, enum saying saying)
 	case DONE_NOTHING: order_done(order, seat, turn, 0, false, now); break;
 	case DONE_ALL_SOON: order_done(order, seat, turn, UINT64_MAX, true, now); break;
 	case DONE_STALE: order_done(order, seat, turn + 1, 0, true, now); break;
+	case OWES: order_owe(order, seat, 30 * MS, now); break;
 	case LEAVE_JOIN:
 		order_leave(order, seat, now);
 		must(order_join(order, 100 + tenant_of_seat[seat], limits[tenant_of_seat[seat]], now) == seat, "a seat is free again");

@@ -1,5 +1,5 @@
 /*
- * Threads that begin, fork, end and forget captures, launch next to them, and make and destroy streams, in random order for
+ * Threads that begin, fork, end and forget captures, launch next to them and behind what waits for something outside, and make and destroy streams, in random order for
  * some seconds. Built together with the limiter's sources and sanitizers; the driver behind it is the simulated one.
  *
  *     storm orderly|wild SEED SECONDS PERCENT
@@ -21,6 +21,7 @@ CUresult cuStreamDestroy_v2(CUstream), cuStreamSynchronize(CUstream), cuMemAlloc
 CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 CUresult cuLaunchKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long), cuGraphLaunch(CUgraphExec, CUstream);
+CUresult cuLaunchHostFunc(CUstream, void (*)(void *), void *), cuStreamWaitValue32_v2(CUstream, CUdeviceptr, uint32_t, unsigned);
 CUresult cuGraphExecDestroy(CUgraphExec), cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
 
 #define THREADS 6
@@ -102,6 +103,27 @@ static void renew(CUstream *stream)
 	must(stream_create(stream, 1), "cuStreamCreate");
 }
 
+static void short_pause(void *data)
+{
+	(void)data;
+	clock_pause(200000);
+}
+
+/* Something outside that a stream waits for, and work behind it. It may be captured by a wild thread. */
+static void wait_outside(struct mine *self)
+{
+	CUstream stream = self->streams[2 + next(self) % 2];
+	static uint32_t word;
+	bool recorded = captures_hold(stream);
+	CUresult result = next(self) % 2 ? cuLaunchHostFunc(stream, short_pause, NULL)
+					 : cuStreamWaitValue32_v2(stream, (CUdeviceptr)(uintptr_t)&word, 0, 0);
+	if (!wild)
+		must(result, "wait for something outside");
+	for (unsigned i = next(self) % 4; i; i--)
+		if (launch(stream) == CUDA_SUCCESS && !recorded)
+			ADD(kernels, 1);
+}
+
 /* A whole capture, with a second stream drawn in and joined back, and launches next to it. */
 static void capture(struct mine *self)
 {
@@ -145,6 +167,7 @@ static void orderly_step(struct mine *self)
 	case 0: case 1: capture(self); break;
 	case 2: launch_graph(self); break;
 	case 3: renew(&self->streams[next(self) % STREAMS]); break;
+	case 4: wait_outside(self); break;
 	default: launch_outside(self);
 	}
 }
@@ -169,6 +192,7 @@ static void wild_step(struct mine *self)
 	case 13: cuStreamSynchronize(any); break;
 	case 14: if (cuMemAlloc_v2(&address, 4096) == CUDA_SUCCESS) cuMemFree_v2(address); break;
 	case 15: cuMemAllocAsync(&address, 4096, any); break;
+	case 17: wait_outside(self); break;
 	case 16: cuStreamDestroy_v2(next(self) % 2 ? NULL : STREAM_LEGACY); break;
 	default: launch_outside(self);
 	}

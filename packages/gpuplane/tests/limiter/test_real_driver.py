@@ -27,8 +27,6 @@ TAKES: Final = re.compile(
 LEFT: Final = {
     "cuMemAllocHost": "memory of the host",
     "cuMemAllocHost_v2": "memory of the host",
-    "cuLaunchHostFunc": "a function of the host",
-    "cuLaunchHostFunc_ptsz": "a function of the host",
     "cuMulticastCreate": "an address for memory that is charged where it is created",
     "cuMulticastBindMem": "memory that is charged where it is created",
     "cuMulticastBindAddr": "memory that is charged where it is created",
@@ -38,7 +36,6 @@ LEFT: Final = {
     "cuIpcOpenMemHandle": "memory that is charged where it was allocated",
     "cuIpcOpenMemHandle_v2": "memory that is charged where it was allocated",
     "cuIpcGetEventHandle": "no memory",
-    "cuIpcOpenEventHandle": "no memory",
     "cuGreenCtxCreate": "a part of the primary context, which is charged",
 }
 # Of every name the forms in each version of CUDA, as the library that is loaded answers.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.limits.arbiter import Arbiter
-from gpuplane.limits.facts import CoreMode
+from gpuplane.limits.facts import CoreMode, GpuLimit
 from packages.gpuplane.tests.limiter import arbiterclient
 from packages.gpuplane.tests.limiter.arbiterclient import Client
 from packages.gpuplane.tests.limiter.conftest import ROOT, Machine, answers_of_all
@@ -87,6 +89,38 @@ def test_a_holder_that_says_nothing_loses_its_turn_and_pays_for_it(machine, clie
     start = time.monotonic()
     assert silent.hear().kind == arbiterclient.GRANT
     assert time.monotonic() - start > 0.08
+
+
+def test_tenants_that_wait_for_each_other_on_two_gpus_both_go_on(make_machine) -> None:
+    """As two tenants' collective operations do: each has a kernel on one GPU that waits for one on the other."""
+    machine = make_machine("4x-a10g")
+    for name in ("a", "b"):
+        machine.share(name, *(GpuLimit(uuid=uuid, core=50) for uuid in machine.uuids[:2]))
+    clients = [Client(machine.store.directory(name)).greeted(gpu) for name in ("a", "b") for gpu in (0, 1)]
+    with contextlib.ExitStack() as stack:
+        for one in clients:
+            stack.callback(one.close)
+        first, first_waits, second_waits, second = clients
+        turns = {first: first.wanted(), second: second.wanted()}
+        for one in (first_waits, second_waits):
+            one.say(arbiterclient.WANT)
+        start = time.monotonic()
+        while not select.select([first_waits.socket, second_waits.socket], [], [], 0.02)[0]:
+            for one, turn in turns.items():
+                one.say(arbiterclient.BUSY, turn=turn.turn, time_ns=int(1e9 * (time.monotonic() - start)))
+            assert time.monotonic() - start < 5
+
+
+def test_time_without_a_turn_is_paid(machine, client) -> None:
+    for name in ("a", "b"):
+        machine.share(name, core=50)
+    one = client("a").greeted()
+    turn = one.wanted()
+    one.say(arbiterclient.OWES, time_ns=300_000_000)
+    one.say(arbiterclient.DONE, turn=turn.turn)
+    start = time.monotonic()
+    one.wanted()
+    assert time.monotonic() - start > 0.5
 
 
 def test_limits_that_change_hold_from_the_next_turn_on(machine, client) -> None:

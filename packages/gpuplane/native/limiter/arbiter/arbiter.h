@@ -37,6 +37,7 @@ struct gpu {
 	uint8_t uuid[48];
 	struct order order;
 	struct connection *seats[ORDER_SEATS];
+	bool reached; /* cycles.c */
 	struct gpu *next;
 };
 
@@ -63,6 +64,9 @@ bool shares_spend(struct share *share, unsigned messages, uint64_t now);
 void shares_refill(uint64_t now);   /* hears again those that may speak */
 uint64_t shares_wake(void);         /* when that is to be done; ORDER_NEVER */
 void shares_release(struct share *share); /* one connection less */
+
+/* Whether the holder of a GPU, beyond its time, waits for a tenant that waits for this GPU, over others or not. */
+bool cycles_through(struct gpu *gpus, struct gpu *first, uint64_t now);
 
 /* talk.c */
 void talk_accept(struct share *share);

@@ -240,6 +240,16 @@ void order_done(struct order *order, int seat, uint64_t turn, uint64_t used, boo
 	end_turn(order, now);
 }
 
+void order_owe(struct order *order, int seat, uint64_t used, uint64_t now)
+{
+	struct order_tenant *tenant = tenant_of(order, seat);
+	raise_to(&tenant->owed_until, now > ORDER_PATIENCE_NS ? now - ORDER_PATIENCE_NS : 0);
+	uint64_t most = now - tenant->owed_until, time = used < most ? used : most;
+	tenant->owed_until += time;
+	tenant->virtual_ns += time * 100 / tenant->limit.weight;
+	tenant->paid_until += time * 100 / tenant->limit.core;
+}
+
 int order_expire(struct order *order, uint64_t now)
 {
 	int holder = order->holder;

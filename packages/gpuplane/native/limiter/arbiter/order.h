@@ -8,7 +8,8 @@
  * always run; CORE_BURST may run without tokens while no tenant with tokens waits.
  *
  * Charge: virtual_ns += time x 100 / weight, and paid_until += time x 100 / core (not while it runs without tokens). A debt
- * stays. A tenant that was idle loses what it saved, down to a quantum of tokens.
+ * stays. What ran without a turn is paid alike, by its tenant's own word. A tenant that was idle loses what it saved, down to
+ * a quantum of tokens.
  *
  * Invariants, which order_model.c explores for all short sequences of messages:
  * - One seat holds the turn at most. A message changes only what its sender holds or waits for, whatever it says.
@@ -51,6 +52,7 @@ struct order_tenant {
 	uint64_t virtual_ns, paid_until;
 	uint64_t active; /* when it last waited or held */
 	uint64_t soon;   /* until then it is expected back */
+	uint64_t owed_until; /* the time before has been paid as time without a turn; no GPU works longer than time goes on */
 	unsigned seats, waiting;
 };
 
@@ -87,6 +89,8 @@ uint64_t order_more(struct order *order, int seat, uint64_t turn, uint64_t used,
 void order_busy(struct order *order, int seat, uint64_t turn, uint64_t used, uint64_t now);
 /* `soon`: it is about to launch more. */
 void order_done(struct order *order, int seat, uint64_t turn, uint64_t used, bool soon, uint64_t now);
+/* The GPU worked for a seat for so long while it had no turn: its tenant pays, as far as that can be true. */
+void order_owe(struct order *order, int seat, uint64_t used, uint64_t now);
 /* Ends an expired turn: the seat that lost it, or -1. */
 int order_expire(struct order *order, uint64_t now);
 /* Grants the next turn: its seat and *length; or -1, and *wake is when to ask again if no message comes. */

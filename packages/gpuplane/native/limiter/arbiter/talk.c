@@ -126,6 +126,9 @@ static void obey(struct connection *connection, const struct word *word, uint64_
 	case WORD_DONE:
 		order_done(order, seat, word->turn, word->time_ns, word->soon == 1, now);
 		break;
+	case WORD_OWES:
+		order_owe(order, seat, word->time_ns, now);
+		break;
 	default:
 		hang_up(connection);
 	}
@@ -157,6 +160,8 @@ static uint64_t take_turns(struct gpu *gpu)
 	uint64_t length, wake;
 	for (;;) {
 		uint64_t now = clock_now();
+		if (cycles_through(gpus, gpu, now))
+			gpu->order.expires = now;
 		int lost = order_expire(&gpu->order, now);
 		if (lost >= 0)
 			tell(gpu->seats[lost], WORD_LOST, gpu->order.turn, 0);

@@ -117,6 +117,20 @@ static bool opening(void)
 	return true;
 }
 
+void captures_mark_from_now(void)
+{
+	if (opening())
+		pthread_mutex_unlock(&guard);
+}
+
+void captures_close(unsigned count)
+{
+	pthread_mutex_lock(&guard);
+	while (count--)
+		count_down();
+	pthread_mutex_unlock(&guard);
+}
+
 static CUresult opened(bool active, CUresult result, CUstream stream)
 {
 	if (!active)

@@ -32,6 +32,8 @@ struct launches {
 	bool measuring;  /* `entry` is being launched: its end is marked behind it */
 	bool measured;   /* and that was done: wait for it before the next launch */
 	uint64_t key, began;
+	CUstream stream;   /* in which it was launched */
+	int behind;        /* so often it was not waited for, since the stream is held */
 	CUcontext context; /* of the two events */
 	uint64_t epoch;
 	CUevent events[2];

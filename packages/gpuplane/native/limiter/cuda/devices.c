@@ -20,6 +20,7 @@ static void forked(void)
 	gate_forget();
 	streams_forget();
 	captures_forget();
+	waits_forget();
 }
 
 static void learn_devices(void)

@@ -11,6 +11,7 @@
 #define EVENT_FLAGS 3u         /* sleep while waiting, no timing */
 #define TIMED_EVENT 1u
 #define SPARES 64
+#define BEHIND_MOST 16         /* batches that may be queued behind what a stream waits for */
 
 struct gate_context *flight_know(struct gate *gate, CUcontext context)
 {
@@ -35,14 +36,25 @@ struct gate_context *flight_know(struct gate *gate, CUcontext context)
 	return empty;
 }
 
+struct stream_of_gpu {
+	CUcontext context;
+	CUstream stream;
+	int gpu;
+};
+
 /* Until the event is reached, or for so long that it may never be: a kernel may wait for what the program does next.
-   `expected` is when it should be, 0 where nothing is known. */
-static void await(CUevent event, uint64_t expected)
+   `expected` is when it should be, 0 where nothing is known. False: the stream is held by something outside, and some more
+   may be queued behind it. */
+static bool await(struct launches *own, CUevent event, uint64_t expected, const struct stream_of_gpu *where)
 {
+	bool held = false;
 	uint64_t started = clock_now(), now = started;
 	int slack = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
 	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
 	while (now - started < PATIENCE_NS && REAL(cuEventQuery)(event) == CUDA_NOT_READY) {
+		held = own->behind < BEHIND_MOST && waits_any() && waits_held(where->context, where->stream, where->gpu);
+		if (held)
+			break;
 		uint64_t step = (now - started) / 32;
 		if (expected > now + STEP_LEAST_NS)
 			step = expected - now - STEP_LEAST_NS / 2;
@@ -54,6 +66,8 @@ static void await(CUevent event, uint64_t expected)
 		now = clock_now();
 	}
 	prctl(PR_SET_TIMERSLACK, slack, 0, 0, 0);
+	own->behind = held ? own->behind + 1 : 0;
+	return !held;
 }
 
 static __thread struct launches *own_launches; /* PAGE_GPUS of them */
@@ -143,6 +157,7 @@ void flight_measure(struct launches *own, CUcontext context, CUstream stream, ui
 	if (!HAS(cuEventElapsedTime) || !have_events(own, context) || REAL(cuEventRecord)(own->events[0], stream) != CUDA_SUCCESS)
 		return;
 	own->key = key;
+	own->stream = stream;
 	own->measuring = true;
 	gate_measuring = own;
 }
@@ -167,9 +182,11 @@ static void learn(struct gate *gate, struct launches *own)
 	if (own->epoch != LOAD(epoch))
 		return;
 	pthread_mutex_unlock(&gate->lock);
-	await(own->events[1], known < UINT32_MAX ? own->began + known : 0);
-	bool done = REAL(cuEventElapsedTime)(&milliseconds, own->events[0], own->events[1]) == CUDA_SUCCESS;
-	costs_learn(own->key, done ? (uint64_t)((double)milliseconds * 1e6) : PATIENCE_NS);
+	struct stream_of_gpu where = {own->context, own->stream, gate->turn.gpu};
+	if (await(own, own->events[1], known < UINT32_MAX ? own->began + known : 0, &where)) {
+		bool done = REAL(cuEventElapsedTime)(&milliseconds, own->events[0], own->events[1]) == CUDA_SUCCESS;
+		costs_learn(own->key, done ? (uint64_t)((double)milliseconds * 1e6) : PATIENCE_NS);
+	}
 	pthread_mutex_lock(&gate->lock);
 }
 
@@ -190,13 +207,15 @@ void flight_bound(struct gate *gate, struct launches *own, CUcontext context, CU
 		if (captures_any() && captures_hold(stream))
 			return;
 		known->recorded[current] = true;
+		known->streams[current] = stream;
 		known->next = !current;
+		struct stream_of_gpu where = {context, known->streams[!current], gate->turn.gpu};
 		if (!before || REAL(cuEventQuery)(before) != CUDA_NOT_READY)
 			return;
 		pthread_mutex_unlock(&gate->lock);
-		await(before, 0);
+		bool reached = await(own, before, 0, &where);
 		uint64_t took = clock_now() - own->batch_at, spent = (uint64_t)(COSTS_BUDGET_NS - own->budget_ns);
-		if (took > 4 * spent + COSTS_LONG_NS)
+		if (reached && took > 4 * spent + COSTS_LONG_NS)
 			costs_distrust(own);
 		pthread_mutex_lock(&gate->lock);
 	}

@@ -78,23 +78,27 @@ static void open_gate(struct gate *gate)
 }
 
 /* One of the threads that wait asks for a turn; the others wait for what becomes of it. */
+void gate_try_turn(struct gate *gate)
+{
+	if (gate->polling || gate->state != GATE_SHUT) {
+		gate_deadline(&gate->changed, &gate->lock, clock_now() + 5000000);
+		return;
+	}
+	gate->polling = true;
+	pthread_mutex_unlock(&gate->lock);
+	bool ours = turn_wait(&gate->turn, &gate->ends);
+	pthread_mutex_lock(&gate->lock);
+	gate->polling = false;
+	if (ours)
+		open_gate(gate);
+}
+
 static void wait_turn(struct gate *gate)
 {
 	uint64_t started = clock_now();
 	gate->waiting++;
-	while (gate->state != GATE_OPEN && !gate->stopping) {
-		if (gate->polling || gate->state == GATE_CLOSING) {
-			gate_deadline(&gate->changed, &gate->lock, clock_now() + 5000000);
-			continue;
-		}
-		gate->polling = true;
-		pthread_mutex_unlock(&gate->lock);
-		bool ours = turn_wait(&gate->turn, &gate->ends);
-		pthread_mutex_lock(&gate->lock);
-		gate->polling = false;
-		if (ours)
-			open_gate(gate);
-	}
+	while (gate->state != GATE_OPEN && !gate->stopping)
+		gate_try_turn(gate);
 	gate->waiting--;
 	uint64_t waited = clock_now() - started;
 	ADD(slots_own()->gpus[gate->turn.gpu].throttled_ns, waited);

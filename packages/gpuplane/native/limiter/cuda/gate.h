@@ -17,7 +17,8 @@
 
 struct gate_context {
 	CUcontext context;
-	CUevent events[2]; /* the ends of the last two batches */
+	CUevent events[2]; /* the ends of the last two batches, */
+	CUstream streams[2]; /* and where they are */
 	bool recorded[2];
 	int next;
 };
@@ -39,6 +40,7 @@ struct gate {
 	bool started, unlimited, polling, stopping;
 	bool syncing; /* the drainer is in the driver, */
 	bool whole;   /* and waits for contexts: no capture may begin */
+	bool parked;  /* work is held back in streams, and may run at any time */
 	unsigned waiting;   /* threads that wait for a turn */
 	unsigned launching; /* threads that are in the launch of a graph */
 	struct turn turn;
@@ -127,6 +129,8 @@ struct launches *flight_own(int gpu);
 
 /* keeper.c; with the lock held. */
 bool keeper_start(struct gate *gate);
+/* Waits a while for a turn, and opens the gate when there is one. */
+void gate_try_turn(struct gate *gate);
 void gate_deadline(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until);
 
 #endif

@@ -13,6 +13,7 @@ CUresult cuCtxSynchronize(void);
 #define STEP_NS 20000000ull       /* a long drain is charged, and the arbiter told of it, in such steps */
 #define QUICK_NS 200000ull        /* a drain that took no longer found the GPU idle */
 #define LEAVE_NS 1000000000ull
+#define WATCH_NS 1000000ull       /* so often it is seen whether work that was held back has begun to run */
 #define STACK (1u << 20)
 
 /* With the lock held, which it gives up. Waits for all that was launched in the contexts known. While it does, none of
@@ -21,7 +22,7 @@ static void drain(struct gate *gate)
 {
 	int count = gate->context_count;
 	/* During a capture the driver refuses to wait for contexts. */
-	bool whole = gate->whole = !captures_any();
+	bool whole = gate->whole = !captures_any(), held = false;
 	gate->syncing = true;
 	for (int i = 0; i < count; i++) {
 		CUcontext context = gate->contexts[i].context;
@@ -33,7 +34,10 @@ static void drain(struct gate *gate)
 				streams_mark_default(context, gate->turn.gpu);
 				streams_mark_all();
 			}
-			streams_wait(context);
+			if (waits_any())
+				held |= waits_settle(context);
+			else
+				streams_wait(context);
 		}
 		pthread_mutex_lock(&gate->lock);
 	}
@@ -42,6 +46,51 @@ static void drain(struct gate *gate)
 		REAL(cuCtxSetCurrent)(NULL);
 	pthread_mutex_lock(&gate->lock);
 	gate->syncing = gate->whole = false;
+	gate->parked = held;
+}
+
+/* With the lock held, which it gives up. What the contexts known are doing. */
+static enum waits_state look(struct gate *gate)
+{
+	enum waits_state worst = WAITS_DONE;
+	int count = gate->context_count;
+	gate->syncing = true;
+	for (int i = 0; i < count; i++) {
+		CUcontext context = gate->contexts[i].context;
+		pthread_mutex_unlock(&gate->lock);
+		enum waits_state state = context ? waits_look(context) : WAITS_DONE;
+		worst = state > worst ? state : worst;
+		pthread_mutex_lock(&gate->lock);
+	}
+	gate->syncing = false;
+	pthread_cond_broadcast(&gate->work);
+	return worst;
+}
+
+/* While others have turns: if work runs that was held back, a turn is taken for it, and the time before is paid. A turn that
+   was asked for is taken in any case, since the arbiter grants it. */
+static void watch(struct gate *gate)
+{
+	gate_deadline(&gate->work, &gate->lock, clock_now() + WATCH_NS);
+	if (gate->state != GATE_SHUT || gate->wanted != gate->done || gate->stopping)
+		return;
+	uint64_t owed = 0, seen = clock_now();
+	enum waits_state state = look(gate);
+	gate->parked = state != WAITS_DONE;
+	if (state != WAITS_BUSY)
+		return;
+	gate->waiting++;
+	while (gate->state == GATE_SHUT && !gate->stopping) {
+		gate_try_turn(gate);
+		uint64_t now = clock_now();
+		owed += state == WAITS_BUSY ? now - seen : 0;
+		seen = now;
+		if (gate->state == GATE_SHUT)
+			state = look(gate);
+	}
+	gate->waiting--;
+	if (!gate->stopping)
+		turn_owe(&gate->turn, owed);
 }
 
 static void *run_drainer(void *argument)
@@ -50,8 +99,12 @@ static void *run_drainer(void *argument)
 	captures_relax();
 	pthread_mutex_lock(&gate->lock);
 	for (;;) {
-		while (gate->wanted == gate->done || gate->stopping)
-			pthread_cond_wait(&gate->work, &gate->lock);
+		while (gate->wanted == gate->done || gate->stopping) {
+			if (gate->parked && gate->state == GATE_SHUT && !gate->stopping)
+				watch(gate);
+			else
+				pthread_cond_wait(&gate->work, &gate->lock);
+		}
 		uint64_t wanted = gate->wanted;
 		drain(gate);
 		gate->done = wanted;
@@ -91,11 +144,13 @@ static void end_turn(struct gate *gate, uint64_t idle_since)
 		turn_busy(&gate->turn, clock_now());
 	}
 	bool was_idle = idle_since && gate->done_at - started < QUICK_NS;
-	turn_done(&gate->turn, was_idle ? idle_since : gate->done_at, !was_idle);
+	turn_done(&gate->turn, was_idle ? idle_since : gate->done_at, !was_idle && !gate->parked);
 	if (gate->waiting && !gate->stopping) /* they may come late on a busy machine */
 		turn_want(&gate->turn);
 	gate->state = GATE_SHUT;
 	pthread_cond_broadcast(&gate->changed);
+	if (gate->parked)
+		pthread_cond_broadcast(&gate->work);
 }
 
 static void go_on(struct gate *gate, uint64_t before)

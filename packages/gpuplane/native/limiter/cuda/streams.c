@@ -1,30 +1,17 @@
 /* The book of streams that were launched into, and their marks. streams.h has the invariants. */
-#include "streams.h"
+#include "book.h"
 
 #include <stdlib.h>
 
 CUresult cuEventSynchronize(CUevent event), cuStreamSynchronize(CUstream stream);
 
-#define BUCKETS 64
 #define AT_ONCE 32
-#define EVENT_FLAGS 3u /* sleep while waiting, no timing */
-
-struct stream {
-	CUcontext context;
-	int gpu;
-	CUstream handle;
-	uint64_t thread; /* whose own default stream it is; 0: of no thread */
-	CUevent mark;    /* NULL before the first */
-	bool pending;    /* recorded, and not waited for yet */
-	bool ended;
-	struct stream *next;
-};
 
 __thread struct seen_stream streams_seen[STREAMS_SEEN];
 uint64_t streams_epoch = 1;
 
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
-static struct stream *buckets[BUCKETS];
+pthread_mutex_t book_guard = PTHREAD_MUTEX_INITIALIZER;
+struct stream *book_buckets[BOOK_BUCKETS];
 static bool default_used;
 
 uint64_t streams_thread(void)
@@ -39,10 +26,10 @@ uint64_t streams_thread(void)
 /* The functions below, up to streams_enter, are called with the guard held. */
 
 /* Enters it if it is missing; NULL: there is no memory. */
-static struct stream *find(CUcontext context, CUstream handle, int gpu)
+struct stream *book_find(CUcontext context, CUstream handle, int gpu)
 {
 	uint64_t thread = handle == STREAM_OWN ? streams_thread() : 0;
-	struct stream **bucket = &buckets[((uintptr_t)handle >> 4 ^ (uintptr_t)handle >> 10) % BUCKETS];
+	struct stream **bucket = &book_buckets[((uintptr_t)handle >> 4 ^ (uintptr_t)handle >> 10) % BOOK_BUCKETS];
 	for (struct stream *stream = *bucket; stream; stream = stream->next)
 		if (stream->handle == handle && stream->context == context && stream->thread == thread && !stream->ended)
 			return stream;
@@ -57,7 +44,7 @@ static struct stream *find(CUcontext context, CUstream handle, int gpu)
 /* The context is current. False: the stream has no new mark. */
 static bool mark(struct stream *stream)
 {
-	if (!stream || (!stream->mark && REAL(cuEventCreate)(&stream->mark, EVENT_FLAGS) != CUDA_SUCCESS)) {
+	if (!stream || (!stream->mark && REAL(cuEventCreate)(&stream->mark, BOOK_EVENT) != CUDA_SUCCESS)) {
 		if (stream)
 			stream->mark = NULL;
 		return false;
@@ -92,12 +79,12 @@ bool streams_enter(CUcontext context, CUstream stream, int gpu)
 {
 	uint64_t epoch = LOAD(streams_epoch);
 	bool entered = true;
-	pthread_mutex_lock(&guard);
+	pthread_mutex_lock(&book_guard);
 	if (stream == STREAM_LEGACY || stream == STREAM_OWN)
 		default_used = true;
 	else
-		entered = find(context, stream, gpu) != NULL;
-	pthread_mutex_unlock(&guard);
+		entered = book_find(context, stream, gpu) != NULL;
+	pthread_mutex_unlock(&book_guard);
 	if (entered)
 		*streams_place(stream) = (struct seen_stream){stream, epoch};
 	return entered;
@@ -108,23 +95,24 @@ void streams_mark(CUcontext context, CUstream stream, int gpu)
 	if (captures_hold(stream))
 		return;
 	int mode = captures_relax();
-	pthread_mutex_lock(&guard);
-	bool marked = mark(find(context, stream, gpu));
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_lock(&book_guard);
+	bool marked = mark(book_find(context, stream, gpu));
+	pthread_mutex_unlock(&book_guard);
 	if (!marked)
 		REAL(cuStreamSynchronize)(stream);
+	waits_sweep();
 	captures_restore(mode);
 }
 
 void streams_mark_all(void)
 {
 	int mode = captures_relax();
-	pthread_mutex_lock(&guard);
-	for (int i = 0; i < BUCKETS; i++)
-		for (struct stream *stream = buckets[i]; stream; stream = stream->next)
+	pthread_mutex_lock(&book_guard);
+	for (int i = 0; i < BOOK_BUCKETS; i++)
+		for (struct stream *stream = book_buckets[i]; stream; stream = stream->next)
 			if (!stream->ended && !stream->thread && !mark_in_context(stream))
 				REAL(cuStreamSynchronize)(stream->handle);
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&book_guard);
 	captures_restore(mode);
 }
 
@@ -132,21 +120,21 @@ void streams_mark_all(void)
 void streams_mark_default(CUcontext context, int gpu)
 {
 	int mode = captures_relax();
-	pthread_mutex_lock(&guard);
-	struct stream *stream = default_used ? find(context, STREAM_LEGACY, gpu) : NULL;
+	pthread_mutex_lock(&book_guard);
+	struct stream *stream = default_used ? book_find(context, STREAM_LEGACY, gpu) : NULL;
 	if (stream)
 		mark_in_context(stream);
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&book_guard);
 	captures_restore(mode);
 }
 
 /* Takes out of the book what has ended, and with `dropped` everything of its context. */
 static void sweep(CUcontext context, bool dropped)
 {
-	for (int i = 0; i < BUCKETS; i++)
-		for (struct stream **at = &buckets[i]; *at;) {
+	for (int i = 0; i < BOOK_BUCKETS; i++)
+		for (struct stream **at = &book_buckets[i]; *at;) {
 			struct stream *stream = *at;
-			bool over = !stream->pending && (stream->ended || stream->thread);
+			bool over = !stream->pending && !stream->holds && (stream->ended || stream->thread);
 			if (stream->context != context || !(dropped || over)) {
 				at = &stream->next;
 				continue;
@@ -154,6 +142,7 @@ static void sweep(CUcontext context, bool dropped)
 			*at = stream->next;
 			if (stream->mark && !dropped)
 				REAL(cuEventDestroy_v2)(stream->mark);
+			waits_drop(stream);
 			free(stream);
 		}
 }
@@ -165,60 +154,61 @@ void streams_wait(CUcontext context)
 	int count;
 	do {
 		count = 0;
-		pthread_mutex_lock(&guard);
-		for (int i = 0; i < BUCKETS; i++)
-			for (struct stream *stream = buckets[i]; stream && count < AT_ONCE; stream = stream->next)
+		pthread_mutex_lock(&book_guard);
+		for (int i = 0; i < BOOK_BUCKETS; i++)
+			for (struct stream *stream = book_buckets[i]; stream && count < AT_ONCE; stream = stream->next)
 				if (stream->pending && stream->context == context) {
 					marks[count++] = stream->mark;
 					stream->pending = false;
 				}
-		pthread_mutex_unlock(&guard);
+		pthread_mutex_unlock(&book_guard);
 		for (int i = 0; i < count; i++)
 			REAL(cuEventSynchronize)(marks[i]);
 	} while (count == AT_ONCE);
-	pthread_mutex_lock(&guard);
+	pthread_mutex_lock(&book_guard);
 	sweep(context, false);
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&book_guard);
 }
 
 /* The stream's work goes on without it, so a last mark is waited for where time is limited: there turns end. */
 void streams_end(CUstream handle)
 {
 	int mode = captures_relax();
-	pthread_mutex_lock(&guard);
-	for (int i = 0; i < BUCKETS; i++)
-		for (struct stream **at = &buckets[i]; *at;) {
+	pthread_mutex_lock(&book_guard);
+	for (int i = 0; i < BOOK_BUCKETS; i++)
+		for (struct stream **at = &book_buckets[i]; *at;) {
 			struct stream *stream = *at;
 			bool ends = stream->handle == handle && !stream->ended;
 			if (ends && LOAD(limits->gpus[stream->gpu].core) && !mark_in_context(stream))
 				REAL(cuStreamSynchronize)(handle);
 			stream->ended |= ends;
-			if (ends && !stream->mark) {
+			if (ends && !stream->mark && !stream->holds) {
 				*at = stream->next;
 				free(stream);
 			} else {
 				at = &stream->next;
 			}
 		}
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&book_guard);
 	captures_restore(mode);
 	ADD(streams_epoch, 1);
 }
 
 void streams_drop(CUcontext context)
 {
-	pthread_mutex_lock(&guard);
+	pthread_mutex_lock(&book_guard);
 	sweep(context, true);
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&book_guard);
+	waits_sweep();
 	ADD(streams_epoch, 1);
 }
 
 void streams_forget(void)
 {
 	static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-	guard = fresh;
-	for (int i = 0; i < BUCKETS; i++)
-		buckets[i] = NULL;
+	book_guard = fresh;
+	for (int i = 0; i < BOOK_BUCKETS; i++)
+		book_buckets[i] = NULL;
 	default_used = false;
 	ADD(streams_epoch, 1);
 }

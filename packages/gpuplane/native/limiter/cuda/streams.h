@@ -59,7 +59,30 @@ void streams_end(CUstream stream);      /* about to be destroyed */
 void streams_drop(CUcontext context);   /* a context has ended, and its streams and events with it */
 void streams_forget(void);              /* in a forked child */
 
+/* waits.c: streams that wait for something outside of the GPU. */
+extern int waits_open; /* holds that may not be over; each also counts as a capture */
+enum waits_state { WAITS_DONE, WAITS_HELD, WAITS_BUSY };
+
+static inline bool waits_any(void)
+{
+	return __atomic_load_n(&waits_open, __ATOMIC_RELAXED) != 0;
+}
+
+/* What runs in the streams of a context, or in all: whatever runs counts more than what is held. */
+enum waits_state waits_look(CUcontext context);
+/* Waits until nothing of a context runs; returns whether something is held back. */
+bool waits_settle(CUcontext context);
+/* Whether a stream, of this thread where it is a default one, is held at the moment. */
+bool waits_held(CUcontext context, CUstream stream, int gpu);
+void waits_sweep(void); /* looks from time to time which holds are over */
+struct stream;
+void waits_drop(struct stream *stream); /* it has ended, and its events with it; with the guard of the book held */
+void waits_forget(void);
+
 /* captures.c */
+/* From here on launches are marked and no wait for a whole context begins, until captures_close. */
+void captures_mark_from_now(void);
+void captures_close(unsigned count);
 extern int captures_open; /* streams that are being captured, and captures that are about to begin */
 
 static inline bool captures_any(void)

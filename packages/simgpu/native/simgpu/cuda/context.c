@@ -82,9 +82,7 @@ static void destroy(struct context *context)
 	uint32_t number = cuda_devices[context->device].gpu;
 	struct simgpu_slot *slot = &cuda_view.state->slots[cuda_view.slot];
 	context->destroyed = true;
-	cuda_wait_queue(&context->legacy);
-	for (struct stream *stream = context->streams; stream; stream = stream->next)
-		cuda_wait_queue(stream);
+	cuda_wait_queues(context);
 	while (context->modules)
 		cuda_module_free(context->modules);
 	while (context->streams) {

@@ -111,6 +111,7 @@ struct stream {
 	struct stream *next;
 	struct operation *queue; /* what waits for something outside, and what is behind it (queue.c) */
 	unsigned queued;
+	bool gone; /* destroyed, while there is something in its queue */
 	struct capture *capture; /* which it takes part in, */
 	unsigned branch;         /* and its number there */
 	struct history before;
@@ -253,6 +254,8 @@ uint64_t cuda_thread(void); /* the number of the calling thread, never used agai
 uint64_t cuda_stream_ready(struct stream *stream); /* when what is queued now on it may start */
 void cuda_wait_stream(struct stream *stream);
 void cuda_wait_queue(struct stream *stream); /* with the guard held, which it gives up meanwhile */
+void cuda_wait_queues(struct context *context); /* the same, for all of its streams */
+void cuda_stream_free(struct stream *stream); /* with the guard held */
 void cuda_wait_context(struct context *context);
 void cuda_module_free(struct module *module);
 CUresult cuda_function(CUfunction handle, struct function **function);
@@ -292,7 +295,7 @@ bool cuda_queued(struct stream *stream); /* whether new work has to go into its 
 CUresult cuda_queue(struct stream *stream, struct operation wanted);
 /* event.c */
 bool cuda_event_known(const struct event *event, uint64_t record); /* when it is done */
-void cuda_event_reached(struct event *event, uint64_t record, uint64_t ready);
+void cuda_event_reached(struct event *event, uint64_t record, uint64_t ready); /* with the guard held */
 void cuda_event_release(struct event *event); /* with the guard held: one user less */
 
 /* graphs.c, for captures. */

@@ -110,6 +110,8 @@ bool cuda_event_known(const struct event *event, uint64_t record)
 void cuda_event_reached(struct event *event, uint64_t record, uint64_t ready)
 {
 	uint64_t now = simgpu_now();
+	if (cuda_event_known(event, record)) /* a later one, in another stream */
+		return;
 	__atomic_store_n(&event->marks->time, ready > now ? ready : now, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&event->marks->reached, record, __ATOMIC_SEQ_CST);
 }
@@ -215,8 +217,10 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags
 		result = cuda_capture_join(stream, event, flags == WAIT_EXTERNAL, &captured);
 	if (result != CUDA_SUCCESS || captured)
 		return result;
-	uint64_t record = last_record(event);
-	if (cuda_queued(stream) || !cuda_event_known(event, record))
+	uint64_t record = last_record(event), when;
+	/* Work behind another GPU's event is given its time when that is reached, so that others can use the time before. */
+	bool others = event->file >= 0 || event->context->device != context->device;
+	if (cuda_queued(stream) || !cuda_event_known(event, record) || (others && record && !reached(event, &when)))
 		return cuda_queue(stream, (struct operation){.kind = OPERATION_WAIT_EVENT, .event = event, .record = record});
 	pthread_mutex_lock(&cuda_guard);
 	if (event->marks->time > stream->tail)

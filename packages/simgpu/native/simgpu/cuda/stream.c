@@ -26,21 +26,28 @@ static struct stream *add(struct context *context, struct stream wanted)
 	return context->streams = stream;
 }
 
-/* With the guard held. What is queued goes on without the stream: who waits for the context still waits for that. */
-static void leave(struct stream *stream)
+void cuda_stream_free(struct stream *stream)
 {
 	struct context *context = stream->context;
 	uint64_t *left = &context->left[stream->flags & STREAM_NON_BLOCKING];
-	cuda_wait_queue(stream);
-	cuda_capture_leave(stream);
 	*left = later(*left, stream->tail);
 	for (struct stream **at = &context->streams; *at; at = &(*at)->next)
 		if (*at == stream) {
 			*at = stream->next;
 			break;
 		}
-	stream->magic = 0;
 	free(stream);
+}
+
+/* With the guard held. What is queued goes on without the stream: who waits for the context still waits for that. */
+static void leave(struct stream *stream)
+{
+	cuda_capture_leave(stream);
+	stream->magic = 0;
+	stream->thread = 0;
+	stream->gone = true;
+	if (!stream->queue)
+		cuda_stream_free(stream);
 }
 
 /* A thread's own default streams end with it. One that is captured stays: no other thread can end its capture. */
@@ -138,12 +145,10 @@ void cuda_wait_stream(struct stream *stream)
 void cuda_wait_context(struct context *context)
 {
 	pthread_mutex_lock(&cuda_guard);
-	cuda_wait_queue(&context->legacy);
+	cuda_wait_queues(context);
 	uint64_t ready = later(cuda_stream_ready(&context->legacy), context->left[1]);
-	for (struct stream *stream = context->streams; stream; stream = stream->next) {
-		cuda_wait_queue(stream);
+	for (struct stream *stream = context->streams; stream; stream = stream->next)
 		ready = later(ready, stream->tail);
-	}
 	pthread_mutex_unlock(&cuda_guard);
 	if (ready > simgpu_now())
 		simgpu_sleep_until(ready);

@@ -1,0 +1,162 @@
+/* The calls that put a wait for something outside of the GPU into a stream. waits.c explains the whole. */
+#include "book.h"
+#include "gate.h"
+
+#include <stdlib.h>
+
+#define IPC_PLACES 1024
+#define IPC_TRIES 16
+
+struct opening {
+	CUcontext context;
+	CUstream stream;
+	struct hold *hold;
+	int gpu, mode;
+	bool pushed;
+};
+
+static void leave(const struct opening *opening)
+{
+	CUcontext before;
+	if (opening->pushed)
+		REAL(cuCtxPopCurrent_v2)(&before);
+	captures_restore(opening->mode);
+}
+
+static void discard(const struct opening *opening)
+{
+	if (opening->hold->before)
+		REAL(cuEventDestroy_v2)(opening->hold->before);
+	if (opening->hold->after)
+		REAL(cuEventDestroy_v2)(opening->hold->after);
+	free(opening->hold);
+	captures_close(1);
+	leave(opening);
+}
+
+/* Right before the call. False: it is nothing that a turn would wait for. */
+static bool open_hold(struct opening *opening, CUstream stream)
+{
+	CUcontext current = NULL;
+	CUdevice device;
+	*opening = (struct opening){.stream = stream, .gpu = -1};
+	if (!cuda_active || captures_hold(stream) || !(opening->hold = calloc(1, sizeof *opening->hold)))
+		return false;
+	REAL(cuCtxGetCurrent)(&current);
+	opening->context = current;
+	if ((uintptr_t)stream > 2 && HAS(cuStreamGetCtx))
+		REAL(cuStreamGetCtx)(stream, &opening->context);
+	opening->mode = captures_relax();
+	opening->pushed = opening->context && opening->context != current && REAL(cuCtxPushCurrent_v2)(opening->context) == CUDA_SUCCESS;
+	if (REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
+		opening->gpu = cuda_gpu(device);
+	if (opening->gpu < 0 || !LOAD(limits->gpus[opening->gpu].core)) {
+		free(opening->hold);
+		leave(opening);
+		return false;
+	}
+	captures_mark_from_now();
+	struct hold *hold = opening->hold;
+	if (REAL(cuEventCreate)(&hold->before, BOOK_EVENT) == CUDA_SUCCESS && REAL(cuEventCreate)(&hold->after, BOOK_EVENT) == CUDA_SUCCESS &&
+	    REAL(cuEventRecord)(hold->before, stream) == CUDA_SUCCESS)
+		return true;
+	discard(opening);
+	return false;
+}
+
+static CUresult close_hold(const struct opening *opening, CUresult result)
+{
+	if (result != CUDA_SUCCESS || REAL(cuEventRecord)(opening->hold->after, opening->stream) != CUDA_SUCCESS) {
+		discard(opening);
+		return result;
+	}
+	pthread_mutex_lock(&book_guard);
+	struct stream *stream = book_find(opening->context, opening->stream, opening->gpu);
+	struct hold **at = stream ? &stream->holds : NULL;
+	while (at && *at)
+		at = &(*at)->next;
+	if (at) {
+		*at = opening->hold;
+		ADD(waits_open, 1);
+	}
+	pthread_mutex_unlock(&book_guard);
+	if (at)
+		leave(opening);
+	else
+		discard(opening);
+	return result;
+}
+
+/* Events of other processes. A place is never freed, since a handle that is used again costs two events at most. */
+static CUevent ipc_events[IPC_PLACES];
+static bool ipc_many; /* there was no place for one */
+
+static CUevent *ipc_place(CUevent event, int i)
+{
+	return &ipc_events[((uintptr_t)event * 0x9e3779b97f4a7c15ull >> 40) + (unsigned)i & IPC_PLACES - 1];
+}
+
+static void ipc_enter(CUevent event)
+{
+	for (int i = 0; i < IPC_TRIES; i++) {
+		CUevent none = NULL;
+		if (EXCHANGE(*ipc_place(event, i), &none, event) || none == event)
+			return;
+	}
+	STORE(ipc_many, true);
+}
+
+static bool ipc_known(CUevent event)
+{
+	for (int i = 0; i < IPC_TRIES; i++)
+		if (LOAD(*ipc_place(event, i)) == event)
+			return true;
+	return LOAD(ipc_many);
+}
+
+static bool may_be_outside(CUevent event)
+{
+	if (!cuda_active || !event || LOAD(captures_open) > LOAD(waits_open) || (gate_only && !waits_any() && !ipc_known(event)))
+		return false;
+	int mode = captures_relax();
+	bool not_yet = REAL(cuEventQuery)(event) == CUDA_NOT_READY;
+	captures_restore(mode);
+	return not_yet;
+}
+
+struct ipc_handle {
+	char reserved[64];
+};
+
+EXPORT CUresult cuIpcOpenEventHandle(CUevent *event, struct ipc_handle handle)
+{
+	NEED_REAL(cuIpcOpenEventHandle);
+	CUresult result = REAL(cuIpcOpenEventHandle)(event, handle);
+	if (cuda_active && result == CUDA_SUCCESS)
+		ipc_enter(*event);
+	return result;
+}
+
+#define WAIT(symbol, per_thread, outside, parameters, arguments)                                                       \
+	EXPORT CUresult symbol parameters                                                                               \
+	{                                                                                                               \
+		struct opening opening;                                                                                 \
+		NEED_REAL(symbol);                                                                                      \
+		if (!(outside) || !open_hold(&opening, streams_meant(stream, per_thread)))                              \
+			return REAL(symbol) arguments;                                                                  \
+		return close_hold(&opening, REAL(symbol) arguments);                                                    \
+	}
+#define WAITS(symbol, outside, parameters, arguments)                                                                  \
+	WAIT(symbol, false, outside, parameters, arguments)                                                             \
+	WAIT(symbol##_ptsz, true, outside, parameters, arguments)
+#define VALUE(type) (CUstream stream, CUdeviceptr address, type value, unsigned flags)
+WAITS(cuLaunchHostFunc, true, (CUstream stream, void (*function)(void *), void *data), (stream, function, data))
+WAITS(cuStreamAddCallback, true, (CUstream stream, void (*callback)(CUstream, CUresult, void *), void *data, unsigned flags),
+      (stream, callback, data, flags))
+WAITS(cuStreamWaitEvent, may_be_outside(event), (CUstream stream, CUevent event, unsigned flags), (stream, event, flags))
+WAITS(cuStreamWaitValue32, true, VALUE(uint32_t), (stream, address, value, flags))
+WAITS(cuStreamWaitValue32_v2, true, VALUE(uint32_t), (stream, address, value, flags))
+WAITS(cuStreamWaitValue64, true, VALUE(uint64_t), (stream, address, value, flags))
+WAITS(cuStreamWaitValue64_v2, true, VALUE(uint64_t), (stream, address, value, flags))
+WAITS(cuStreamBatchMemOp, true, (CUstream stream, unsigned count, void *operations, unsigned flags), (stream, count, operations, flags))
+WAITS(cuStreamBatchMemOp_v2, true, (CUstream stream, unsigned count, void *operations, unsigned flags), (stream, count, operations, flags))
