@@ -184,7 +184,7 @@ class PlayedCluster:
 
         policy = {POOL: PoolDisruption(policy="WhenEmptyOrUnderutilized")}
         return world, ConsolidationRound(
-            nodes, policy, {POOL: 100.0}, ask, time.monotonic, self.seen, {}, world.screen()
+            nodes, policy, {POOL: 100.0}, ask, self.seen, {}, world.screen()
         )
 
     def carry_out(self, move: ConsolidationMove, world: ClusterWorld) -> None:

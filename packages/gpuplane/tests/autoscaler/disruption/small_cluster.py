@@ -114,7 +114,7 @@ class SmallCluster:
         """Return the facts of one try."""
         nodes, screen = list(self.nodes.values()), RemovalScreen(self.question)
         return ConsolidationRound(
-            nodes, self.rules, self.room, self.ask, lambda: 0.0, set(), {}, screen, self.spot_to_spot
+            nodes, self.rules, self.room, self.ask, set(), {}, screen, self.spot_to_spot
         )
 
 

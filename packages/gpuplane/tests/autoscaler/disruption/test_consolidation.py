@@ -133,6 +133,39 @@ def test_only_nodes_that_may_save_are_asked_for() -> None:
     assert set(facts.why.values()) == {TOO_DEAR}
 
 
+def test_a_try_is_bounded_by_steps_and_the_next_one_goes_on() -> None:
+    cluster = SmallCluster()
+    for number in range(6):
+        cluster.add(f"full-{number}", "g4dn.xlarge", work(f"p{number}", cpu="3500m"))
+    seen: set[str] = set()
+    tried = []
+    while True:
+        facts = msgspec.structs.replace(cluster.round(), seen=seen, steps=4)  # a screened pod and its node are two
+        assert decide_consolidation(facts) is None
+        tried.append(sorted(facts.why))
+        if not seen:
+            break
+
+    assert tried == [["full-0", "full-1"], ["full-2", "full-3"], ["full-4", "full-5"]]
+
+
+def test_a_purchase_is_a_step_for_each_pod_and_node() -> None:
+    cluster = SmallCluster()
+    for number in range(3):
+        cluster.add(f"n-{number}", "g4dn.xlarge", work(f"p{number}"))
+    asked: list[int] = []
+
+    def ask(without: Collection[str]) -> RemovalOutcome:
+        asked.append(len(without))
+        return RemovalOutcome(waiting={"ml/p": ()})
+
+    # A node is screened for 2 steps, and its purchase is 6: the first node leaves 1 of 9, which the second one takes.
+    facts = msgspec.structs.replace(cluster.round(), ask=ask, screen=lambda node: "", steps=9)
+    assert decide_consolidation(facts) is None
+    assert asked.count(1) == 2
+    assert len(facts.seen) == 2
+
+
 def test_nothing_is_replaced_by_its_like() -> None:
     cluster = SmallCluster()
     cluster.add("a", "g4dn.xlarge", work("p1"))

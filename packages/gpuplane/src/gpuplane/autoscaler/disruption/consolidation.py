@@ -1,4 +1,5 @@
-"""Consolidation: nodes whose pods fit elsewhere, or on cheaper nodes. Pure, but for the time that it may take.
+"""Consolidation: nodes whose pods fit elsewhere, or on cheaper nodes. Pure; bounded by steps, not by time, so that the
+same cluster gets the same answer however busy the machine is.
 
 Beginnings of the order of price per cost of disruption are tried first: the longest that one node replaces, or none, as
 Karpenter does, and on the way those that several nodes replace. Without a longest one, each node is tried alone. A move
@@ -16,7 +17,7 @@ Source: the behaviour of Karpenter 1.14 and its limits. Sets of replacements are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -31,28 +32,30 @@ from gpuplane.autoscaler.purchase import BoughtNode
 MULTI_POLICY: Final = "MultiNodeConsolidation"
 SINGLE_POLICY: Final = "SingleNodeConsolidation"
 MOST_TOGETHER: Final = 100
-MULTI_SECONDS: Final = 60.0
-SINGLE_SECONDS: Final = 3.0  # of a pass; the next one goes on with the nodes that it did not get to
+# Of a pass that tries single nodes; the next one goes on with the nodes that it did not get to. About 3 s of a CPU.
+SINGLE_STEPS: Final = 400_000
 BALANCED: Final = "Balanced"
 WHEN_EMPTY: Final = "WhenEmpty"
 BALANCE: Final = 2.0  # k of the policy Balanced: a move saves at least 1/k of its share of the disruption
 
 
 class ConsolidationRound(msgspec.Struct, frozen=True, eq=False):
-    """The facts of one try. `now` returns seconds; `seen` are claims that an earlier try got to alone.
+    """The facts of one try. `seen` are claims that an earlier try got to alone.
 
     `why` is filled: claim -> why its node cannot go alone. `spot_to_spot`: the gate SpotToSpotConsolidation is open.
+    `steps` bound the try of single nodes: a pod that is screened is one, a purchase has one for each of its pods and
+    each node. One node is always tried.
     """
 
     nodes: Sequence[DisruptableNode]
     pools: Mapping[str, PoolDisruption]
     room: Mapping[str, float]
     ask: AskRemoval
-    now: Callable[[], float]
     seen: set[str]
     why: dict[str, str] = {}
     screen: ScreenRemoval = ask_always
     spot_to_spot: bool = False
+    steps: int = SINGLE_STEPS
 
 
 ConsolidationMove = tuple[DisruptionPlan, tuple[BoughtNode, ...]]
@@ -72,7 +75,7 @@ class WeighedMove(msgspec.Struct, frozen=True, eq=False):
 
 
 def decide_consolidation(facts: ConsolidationRound) -> ConsolidationMove | None:
-    """Return the next move; None if nothing can be saved, or if the time was over before each node was tried.
+    """Return the next move; None if nothing can be saved, or if the steps were over before each node was tried.
 
     `facts.seen` is empty if each was.
     """
@@ -118,11 +121,10 @@ def _several(
     The beginnings that several nodes replace are weighed on the way: the second answer is the one that saves most.
     """
     tried = list(within_room(ordered, facts.room))[:MOST_TOGETHER]
-    end = facts.now() + MULTI_SECONDS
     least, most, size = 2, len(tried), len(tried)
     longest: WeighedMove | None = None
     largest: WeighedMove | None = None
-    while least <= most and facts.now() < end:
+    while least <= most:
         found = _move(tried[:size], facts, MULTI_POLICY)
         if found is not None and len(found.bought) <= 1:
             longest, least = found, size + 1
@@ -136,20 +138,23 @@ def _several(
 
 def _single(ordered: Sequence[DisruptableNode], facts: ConsolidationRound) -> WeighedMove | None:
     """Try each node alone; those that no earlier round got to come first."""
-    end = facts.now() + SINGLE_SECONDS
+    left = facts.steps
     tried = sorted(within_room_each(ordered, facts.room), key=lambda node: node.claim in facts.seen)
     for node in tried:
-        if facts.now() >= end:
-            return None
+        if left <= 0:
+            break
         facts.seen.add(node.claim)
+        left -= 1 + len(node.pods)
         why = facts.screen(node)
         if why:
             facts.why[node.claim] = why
             continue
+        left -= (1 + len(node.pods)) * len(facts.nodes)
         found = _move([node], facts, SINGLE_POLICY)
         if found is not None:
             return found
-    facts.seen.clear()
+    if facts.seen.issuperset(node.claim for node in tried):
+        facts.seen.clear()
     return None
 
 

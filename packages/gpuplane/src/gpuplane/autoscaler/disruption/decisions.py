@@ -7,7 +7,6 @@ nodes by policy, consolidation.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -168,7 +167,6 @@ class DisruptionDecisions:
             rules,
             room,
             asking(world),
-            time.monotonic,
             self._tried,
             screen=world.screen(),
             spot_to_spot=self._spot_to_spot,
