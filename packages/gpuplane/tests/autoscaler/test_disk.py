@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from gpuplane.api.karpenter import EC2NodeClass, declared_class
 from gpuplane.api.karpenter_disk import disk_of_class
+from gpuplane.autoscaler.options import SharingSettings, make_options
 from gpuplane.autoscaler.overhead import disk_for_pods
 from gpuplane.autoscaler.providers.aws.lookup import disk_of_template
+from kubekit.api.meta import ObjectMeta
 from packages.gpuplane.tests.autoscaler.disruption.replicated import add_node_pool
+from packages.gpuplane.tests.autoscaler.worlds import AWS, pool, types_named
 from tests.support.autoscaler_world import CLAIMS, AutoscalerWorld
 
 GIB = 1 << 30
@@ -44,6 +48,18 @@ AL2023, BOTTLEROCKET = [{"alias": "al2023@latest"}], [{"alias": "bottlerocket@la
 )
 def test_the_class_declares_the_disk(spec: dict[str, Any], gib: int) -> None:
     assert disk_of_class(spec) == gib * GIB
+
+
+def test_local_disks_are_the_disk_for_pods_where_the_class_joins_them() -> None:
+    own = EC2NodeClass(ObjectMeta(name="gpu"), {"amiSelectorTerms": AL2023, "instanceStorePolicy": "RAID0"})
+    asked = pool("gpu", types_named("g4dn.xlarge", "g3.4xlarge"), class_kind="EC2NodeClass", class_name="gpu")
+    found = make_options(asked, [declared_class(own)], list(AWS.values()), SharingSettings())
+    # 125 GB by the data sheet; a g3 has no local disk, so the class' 20 GiB count.
+    assert {one.machine.name: one.capacity["ephemeral-storage"] for one in found.options} == {
+        "g4dn.xlarge": 125 * 10**9,
+        "g3.4xlarge": 20 * GIB,
+    }
+    assert found.options[0].free["ephemeral-storage"] == disk_for_pods(125 * 10**9)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from gpuplane import names
 from gpuplane.autoscaler.asks import counted_in_gpus, read_asks
 from gpuplane.autoscaler.catalogue import InstanceType
+from gpuplane.autoscaler.nodeclaims import make_claim, pool_reference
 from gpuplane.autoscaler.options import SharingSettings, admits_pod
+from gpuplane.autoscaler.providers.provider import MachineClass
 from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, decide_purchase
 from kubekit.api.core import Taint
 from packages.gpuplane.tests.autoscaler.worlds import (
@@ -116,6 +119,22 @@ def test_min_values_are_left_or_the_pod_waits() -> None:
     asks = pods(1, 2)
     answer = decide_purchase(asks, options_of(asks, pool("gpu", least)))
     assert "minValues" in answer.waiting["ml/p-0"][0]
+
+
+def test_min_values_that_cannot_be_left_are_relaxed_by_best_effort() -> None:
+    asks = pods(1, 2)
+    least = requirement("karpenter.k8s.aws/instance-size", "Exists", least=3)
+    asked = pool("gpu", types_named(*FOUR), least)
+    assert decide_purchase(asks, options_of(asks, asked)).waiting
+    asked = msgspec.structs.replace(asked, relaxes_min_values=True)
+    answer = decide_purchase(asks, options_of(asks, asked))
+    assert bought(answer) == {"g4dn.12xlarge": 1} and not answer.waiting
+
+    (node,) = answer.nodes
+    owner = pool_reference("NodePool", "gpu", "1")
+    claim = make_claim(node, node.options, "gpu-1", MachineClass("EC2NodeClass", "gpu"), owner)
+    assert claim.metadata.annotations["karpenter.sh/nodeclaim-min-values-relaxed"] == "true"
+    assert {one.key: one.min_values for one in claim.spec.requirements}[least.key] == 1
 
 
 def test_min_values_are_left_to_a_node_that_takes_a_pod_of_its_zone() -> None:

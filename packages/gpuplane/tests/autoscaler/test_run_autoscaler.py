@@ -14,7 +14,9 @@ from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.autoscaler import component
+from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView
 from gpuplane.autoscaler.metrics import AutoscalerState, autoscaler_metrics
+from gpuplane.autoscaler.overhead import allocatable
 from gpuplane.autoscaler.settings import read_settings
 from kubekit.errors import InvalidInput, Terminal
 from kubekit.kube.clock import SystemClock
@@ -22,6 +24,7 @@ from kubekit.kube.exposition import exposition
 from tests.support.autoscaler_world import PROVISIONERS, TYPES
 from tests.support.fake_cloud import FakeCloud
 from tests.support.until import until
+from tests.support.virtual_time import VirtualClock
 from tinykube.apiserver.identity import ADMIN
 from tinykube.apiserver.server import ApiServer
 
@@ -34,6 +37,9 @@ LEASES = ("coordination.k8s.io", "leases")
         ({}, "CLUSTER_NAME"),
         ({"CLUSTER_NAME": "c", "BATCH_IDLE_DURATION": "soon"}, "'soon' is no duration"),
         ({"CLUSTER_NAME": "c", "BATCH_MAX_DURATION": "0s"}, "'0s' is no duration above 0"),
+        ({"CLUSTER_NAME": "c", "MIN_VALUES_POLICY": "strict"}, "'strict' is no policy"),
+        ({"CLUSTER_NAME": "c", "VM_MEMORY_OVERHEAD_PERCENT": "7.5"}, "'7.5' is no part of the memory"),
+        ({"CLUSTER_NAME": "c", "VM_MEMORY_OVERHEAD_PERCENT": "much"}, "'much' is no part of the memory"),
     ],
 )
 def test_a_wrong_setting_is_named(environment: dict[str, str], what: str) -> None:
@@ -44,6 +50,24 @@ def test_a_wrong_setting_is_named(environment: dict[str, str], what: str) -> Non
 def test_settings_have_karpenters_names() -> None:
     read = read_settings({"CLUSTER_NAME": "demo", "BATCH_IDLE_DURATION": "500ms", "BATCH_MAX_DURATION": "1m"})
     assert (read.cluster, read.batch_idle, read.batch_longest, read.nominated_seconds) == ("demo", 0.5, 60.0, 120.0)
+
+
+def test_the_policy_of_min_values_and_the_memory_overhead_have_karpenters_names_and_defaults() -> None:
+    read = read_settings({"CLUSTER_NAME": "demo"})
+    assert (read.relax_min_values, read.memory_overhead) == (False, 0.075)
+    asked = {"MIN_VALUES_POLICY": "BestEffort", "VM_MEMORY_OVERHEAD_PERCENT": "0.1"}
+    read = read_settings({"CLUSTER_NAME": "demo", **asked})
+    assert (read.relax_min_values, read.memory_overhead) == (True, 0.1)
+
+
+@pytest.mark.parametrize(("overhead", "taken"), [(0.075, 1229), (0.1, 1639)])
+async def test_the_memory_overhead_counts_in_what_types_offer(overhead: float, taken: int) -> None:
+    clock = VirtualClock()
+    cloud = CloudView(FakeCloud(clock, list(TYPES.values())), ClosedOfferings(clock), overhead=overhead)
+    (machine,) = [one for one in await cloud.types() if one.name == "g4dn.xlarge"]
+    # 16384 MiB, less the overhead, 255 MiB and 11 MiB for each of 29 pods, and 100 MiB below which pods are evicted.
+    assert machine.labels()["karpenter.k8s.aws/instance-memory"] == "16384"
+    assert allocatable(machine)["memory"] == (16384 - taken - 255 - 11 * 29 - 100) << 20
 
 
 def test_metrics_of_an_autoscaler_without_nodes_are_a_valid_text() -> None:

@@ -335,6 +335,7 @@ async def test_overlays_count_where_the_autoscaler_takes_them_and_found_them_sou
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}}
         await admin.request("POST", "/api/v1/namespaces", None, space)
         settings = {"FEATURE_GATES": "NodeOverlay=true", "PREFERENCE_POLICY": "Ignore"}
+        settings |= {"MIN_VALUES_POLICY": "BestEffort", "VM_MEMORY_OVERHEAD_PERCENT": "0.2"}
         environment = [{"name": name, "value": value} for name, value in settings.items()]
         container = {"name": "main", "image": "i", "env": environment}
         template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
@@ -361,6 +362,7 @@ async def test_overlays_count_where_the_autoscaler_takes_them_and_found_them_sou
             facts = await read_pool_facts(admin)
             assert facts is not None
             assert not facts.respect_preferences
+            assert facts.memory_overhead == 0.2 and all(one.relaxes_min_values for one in facts.pools)
             [answer] = pool_answers(pod(), msgspec.structs.replace(facts, troubles={}))
             prices.append(answer.price)
         assert prices == [0.526, 0.25]

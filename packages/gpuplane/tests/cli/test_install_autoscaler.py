@@ -27,6 +27,8 @@ WRONG: dict[str, tuple[str, str]] = {
         "FEATURE_GATES",
     ),
     "--cloud-env PREFERENCE_POLICY=ignore": ("'ignore' is no policy", "PREFERENCE_POLICY"),
+    "--cloud-env MIN_VALUES_POLICY=strict": ("'strict' is no policy", "MIN_VALUES_POLICY"),
+    "--cloud-env VM_MEMORY_OVERHEAD_PERCENT=7.5": ("'7.5' is no part of the memory", "VM_MEMORY_OVERHEAD_PERCENT"),
     "--cloud-env ISOLATED_VPC=maybe": ("ISOLATED_VPC is 'maybe'", "--cloud-env"),
     "--cloud-env AWS_ACCESS_KEY_ID=x": ("AWS_ACCESS_KEY_ID is set without AWS_SECRET_ACCESS_KEY", "--cloud-env"),
     "--cloud-env INTERRUPTION_QUEU=x": ("the autoscaler reads no INTERRUPTION_QUEU", "--cloud-env"),

@@ -18,7 +18,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.durations import duration
-from gpuplane.api.karpenter_disk import disk_of_class
+from gpuplane.api.karpenter_disk import disk_of_class, joins_local_disks
 from gpuplane.api.karpenter_hash import class_hash, hash_of
 from kubekit.api.core import Taint
 from kubekit.api.meta import Condition, ObjectMeta, Resource, Struct
@@ -262,7 +262,8 @@ CLASS_KINDS: Final[tuple[type[AWSNodeTemplate] | type[EC2NodeClass], ...]] = (
 class DeclaredClass(msgspec.Struct, frozen=True):
     """The machines of a pool's nodes. `zones` are those of its subnets, empty if they are unknown.
 
-    `disk_bytes` is the size of the disk for pods, 0 if it is unknown.
+    `disk_bytes` is the size of the disk for pods, 0 if it is unknown. With `joins_local_disks` it is that of the local
+    disks of instances that have some.
     `spec` is the object's own, for the provider; `hash` changes with each field of it that drifts nodes.
     """
 
@@ -273,6 +274,7 @@ class DeclaredClass(msgspec.Struct, frozen=True):
     spec: dict[str, Any] = {}
     hash: str = ""
     disk_bytes: int = 0
+    joins_local_disks: bool = False
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
@@ -311,6 +313,7 @@ class DeclaredPool(msgspec.Struct, frozen=True):
     `class_kind` and `class_name` name its class; both are empty if it describes its machines itself, in `machines`.
     `used` is what counts against `limits` already. Pools of higher `weight` are preferred. A drain that lasts longer
     than `termination_grace` seconds is forced; None waits for ever. `hash` changes with each field that drifts nodes.
+    `relaxes_min_values` is the autoscaler's own setting: where minValues cannot be left, fewer values are.
     """
 
     name: str
@@ -330,6 +333,7 @@ class DeclaredPool(msgspec.Struct, frozen=True):
     disruption: PoolDisruption = PoolDisruption()
     termination_grace: float | None = None
     hash: str = ""
+    relaxes_min_values: bool = False
 
 
 def declared_pool(pool: Provisioner | NodePool) -> DeclaredPool:
@@ -391,6 +395,7 @@ def declared_class(found: AWSNodeTemplate | EC2NodeClass) -> DeclaredClass:
         spec=found.spec,
         hash=class_hash(found.spec),
         disk_bytes=disk_of_class(found.spec),
+        joins_local_disks=joins_local_disks(found.spec),
     )
 
 

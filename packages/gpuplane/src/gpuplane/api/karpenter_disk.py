@@ -1,7 +1,8 @@
 """The size of the disk on which pods of a class write, as the class declares it. Pure.
 
 Source: the choice of Karpenter's provider for AWS: the volume that is marked as root volume, else that of the device
-which the images of the family use for pods, else 20 GiB. Disks of the instance itself are not used here.
+which the images of the family use for pods, else 20 GiB. With `instanceStorePolicy: RAID0` it is the local NVMe disks
+of an instance that has some, as one disk.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ def disk_of_class(spec: Mapping[str, Any]) -> int:
         return 0 if size is None else max(0, int(parse_quantity(str(size))))
     except (InvalidInput, TypeError, AttributeError, KeyError, IndexError):
         return 0
+
+
+def joins_local_disks(spec: Mapping[str, Any]) -> bool:
+    """Return whether pods write on the local disks of an instance, joined to one, where it has some."""
+    return spec.get("instanceStorePolicy") == "RAID0"
 
 
 def _family(spec: Mapping[str, Any]) -> str:

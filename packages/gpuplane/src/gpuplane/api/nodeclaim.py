@@ -37,6 +37,7 @@ INITIALIZED_LABEL: Final = "karpenter.sh/initialized"
 HASH_ANNOTATION: Final = "karpenter.sh/nodepool-hash"
 HASH_VERSION_ANNOTATION: Final = "karpenter.sh/nodepool-hash-version"
 TERMINATION_ANNOTATION: Final = "karpenter.sh/nodeclaim-termination-timestamp"
+MIN_VALUES_RELAXED_ANNOTATION: Final = "karpenter.sh/nodeclaim-min-values-relaxed"  # "true" or "false"
 DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 DO_NOT_EVICT: Final = "karpenter.sh/do-not-evict"  # of v1alpha5, on pods
 DO_NOT_CONSOLIDATE: Final = "karpenter.sh/do-not-consolidate"  # of v1alpha5, on nodes

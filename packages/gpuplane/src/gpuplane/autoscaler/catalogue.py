@@ -7,6 +7,7 @@ a known price does not exist here, since nothing can be bought by price without 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from gpuplane.autoscaler.providers import aws_types
 
 ON_DEMAND: Final = "on-demand"
 SPOT: Final = "spot"
+MEMORY_OVERHEAD: Final = 0.075  # of the memory, which the hypervisor and the kernel take
 _NAME: Final = re.compile(r"([a-z]+)(\d+)([a-z]*(?:-[a-z0-9]+)*)\.([a-z0-9-]+)")
 REGION_LABEL: Final = "topology.kubernetes.io/region"
 
@@ -32,7 +34,8 @@ class CatalogueGPU(msgspec.Struct, frozen=True):
 class InstanceType(msgspec.Struct, frozen=True):
     """One type: `memory_mib` is that of the data sheet, `prices` in dollars an hour by capacity type.
 
-    `max_pods` is the most that its network has addresses for.
+    `max_pods` is the most that its network has addresses for. `memory_overhead` is the part of the memory that no
+    kubelet sees.
     """
 
     name: str
@@ -45,6 +48,7 @@ class InstanceType(msgspec.Struct, frozen=True):
     gpu: CatalogueGPU | None = None
     nvme_gb: int = 0
     network_mbps: int = 0
+    memory_overhead: float = MEMORY_OVERHEAD
 
     def labels(self) -> dict[str, str]:
         """Return the labels that Karpenter's provider sets on nodes of the type, as far as the catalogue knows them."""
@@ -72,6 +76,13 @@ class InstanceType(msgspec.Struct, frozen=True):
             found[prefix + "gpu-count"] = str(self.gpus)
             found[prefix + "gpu-memory"] = str(self.gpu.label_memory_mib)
         return found
+
+
+def with_overhead(types: Sequence[InstanceType], overhead: float) -> Sequence[InstanceType]:
+    """Return types with the part of their memory that no kubelet sees."""
+    if all(one.memory_overhead == overhead for one in types):
+        return types
+    return tuple(msgspec.structs.replace(one, memory_overhead=overhead) for one in types)
 
 
 def aws_catalogue() -> tuple[InstanceType, ...]:

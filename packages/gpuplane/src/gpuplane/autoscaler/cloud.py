@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.api.karpenter_hash import class_hash
-from gpuplane.autoscaler.catalogue import InstanceType
+from gpuplane.autoscaler.catalogue import MEMORY_OVERHEAD, InstanceType, with_overhead
 from gpuplane.autoscaler.options import Learned
 from gpuplane.autoscaler.providers.provider import CloudProvider, MachineClass, Offering, ResolvedClass
 from gpuplane.autoscaler.snapshot import ClosedOffering, CloudFacts
@@ -66,17 +66,25 @@ class CloudView:
 
     Args:
         region: the value of the region's label, empty for an unknown region.
+        overhead: the part of a type's memory that no kubelet sees.
     """
 
-    def __init__(self, provider: CloudProvider, closed: ClosedOfferings, region: str = "") -> None:
+    def __init__(
+        self,
+        provider: CloudProvider,
+        closed: ClosedOfferings,
+        region: str = "",
+        overhead: float = MEMORY_OVERHEAD,
+    ) -> None:
         self._provider = provider
         self._closed = closed
         self._region = region
+        self._overhead = overhead
         self.prices: dict[tuple[str, str], float] = {}
 
     async def types(self) -> Sequence[InstanceType]:
         """Return the types of the region, and remember their prices."""
-        types = await self._provider.types()
+        types = with_overhead(await self._provider.types(), self._overhead)
         self.prices = {(one.name, kind): price for one in types for kind, price in one.prices}
         return types
 

@@ -302,4 +302,6 @@ class ClaimFilling:
 
 
 def _lacks(pool: PoolOptions, options: Sequence[NodeOption]) -> str:
+    if pool.pool.relaxes_min_values:
+        return ""
     return lacking_values(pool.conditions, [option.facts.labels for option in options])

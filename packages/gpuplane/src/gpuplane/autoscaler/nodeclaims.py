@@ -24,6 +24,7 @@ from gpuplane.autoscaler.overhead import DISK
 from gpuplane.autoscaler.providers.provider import MachineClass
 from gpuplane.autoscaler.purchase import BoughtNode
 from gpuplane.autoscaler.quantities import as_quantities
+from gpuplane.autoscaler.requirements import lacking_values, pool_conditions
 from kubekit.api.meta import Condition, ObjectMeta, OwnerReference
 
 CLASS_HASH_ANNOTATION: Final = "karpenter.k8s.aws/ec2nodeclass-hash"
@@ -84,8 +85,12 @@ def make_claim(
     """
     pool = node.option.pool
     labels = own_labels(node.option)
+    relaxed = any(one.min_values for one in pool.requirements) and lacking_values(
+        pool_conditions(pool.requirements, pool.labels), [option.facts.labels for option in options]
+    )
     annotations = {
         **pool.annotations,
+        nodeclaim.MIN_VALUES_RELAXED_ANNOTATION: "true" if relaxed else "false",
         nodeclaim.HASH_ANNOTATION: pool.hash,
         nodeclaim.HASH_VERSION_ANNOTATION: HASH_VERSION,
         CLASS_HASH_ANNOTATION: machines.hash,
@@ -122,8 +127,15 @@ def pool_reference(kind: str, name: str, uid: str) -> OwnerReference:
 def _requirements(
     pool: DeclaredPool, options: Sequence[NodeOption], own: Mapping[str, str]
 ) -> tuple[PoolRequirement, ...]:
-    """Return the pool's requirements, those that the launch decides narrowed to the options."""
-    kept = [one for one in pool.requirements if one.key not in CHOSEN and one.key not in own]
+    """Return the pool's requirements, those that the launch decides narrowed to the options.
+
+    minValues are no more than the options leave: a pool that relaxes them leaves fewer.
+    """
+    kept = [
+        _narrowed(one, options) if one.min_values else one
+        for one in pool.requirements
+        if one.key not in CHOSEN and one.key not in own
+    ]
     decided = {key: {one.key: one.min_values for one in pool.requirements}.get(key, 0) for key in CHOSEN}
     for key, least in decided.items():
         values = tuple(dict.fromkeys(option.facts.labels[key] for option in options if key in option.facts.labels))
@@ -132,6 +144,12 @@ def _requirements(
     named = {one.key for one in pool.requirements}
     kept += [PoolRequirement(key=key, operator="In", values=(own[key],)) for key in sorted(own) if key in named]
     return tuple(kept)
+
+
+def _narrowed(one: PoolRequirement, options: Sequence[NodeOption]) -> PoolRequirement:
+    admits = pool_conditions((one,), {})[one.key].admits
+    left = {value for option in options if (value := option.facts.labels.get(one.key)) and admits(value)}
+    return msgspec.structs.replace(one, min_values=min(one.min_values, len(left)))
 
 
 def _class_ref(pool: DeclaredPool) -> NodeClassRef:

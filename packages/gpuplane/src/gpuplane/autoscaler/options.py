@@ -32,6 +32,7 @@ from kubekit.errors import InvalidInput
 from kubekit.scheduling import filters
 from kubekit.scheduling.podinfo import NodeFacts, NodeTaint, PodInfo, Requests, amounts
 
+_GB: Final = 10**9  # data sheets state disks in these
 _MOST_COMBINATIONS: Final = 64  # of values of a pool's own labels; more are not tried
 
 
@@ -127,9 +128,10 @@ def make_options(
     for machine in catalogue:
         if not all(conditions[key].admits(value) for key, value in machine.labels().items() if key in conditions):
             continue
+        joined = machine.nvme_gb * _GB if settings is not None and settings.joins_local_disks else 0
         for own in _own_labels(conditions, machine, asked):
             try:
-                template = _template(pool, machine, kubelet, own, sharing, learned or {}, size)
+                template = _template(pool, machine, kubelet, own, sharing, learned or {}, joined or size)
             except InvalidInput as error:
                 troubles[f"{machine.name}: {error}"] = None
                 continue

@@ -6,6 +6,7 @@ allocatable of each type exactly.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from gpuplane.api.karpenter import PoolKubelet
@@ -19,7 +20,6 @@ UNKNOWN_DISK: Final = 1 << 60  # bytes for pods on a disk of unknown size: no po
 _MIB: Final = 2**20
 _GIB: Final = 2**30
 _EVICTED_PART: Final = 0.1  # of the disk: the kubelet evicts pods below
-_VM_OVERHEAD_PERCENT: Final = 7.5  # of the memory, which the hypervisor and the kernel take
 _ARM64_CMA_MIB: Final = 64  # that kernels of arm64 set aside first
 _EVICTION_MIB: Final = 100
 _OF_CORES: Final = ((1, 60.0), (1, 10.0), (2, 5.0))  # (cores, thousandths reserved of each); 2.5 of each further core
@@ -34,7 +34,7 @@ def allocatable(machine: InstanceType, kubelet: PoolKubelet = DEFAULT_KUBELET) -
     if kubelet.pods_per_core:
         pods = min(pods, kubelet.pods_per_core * machine.vcpu)
     sheet = machine.memory_mib - (_ARM64_CMA_MIB if machine.arch == "arm64" else 0)
-    memory = sheet * (100 - _VM_OVERHEAD_PERCENT) / 100 * _MIB
+    memory = (sheet - math.ceil(sheet * machine.memory_overhead)) * _MIB
     cpu = machine.vcpu * 1000 - _reserved_cpu(machine.vcpu, kubelet)
     reserved = _bytes(kubelet.kube_reserved.get("memory"), (255 + 11 * pods) * _MIB)
     reserved += _bytes(kubelet.system_reserved.get("memory"), 0)

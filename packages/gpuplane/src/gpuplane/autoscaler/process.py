@@ -63,9 +63,10 @@ class AutoscalerProcess:
             clock,
             overlays=settings.node_overlay,
             respect_preferences=settings.respect_preferences,
+            relax_min_values=settings.relax_min_values,
         )
         self.closed = ClosedOfferings(clock, lambda: self.provisioning.controller.enqueue(KEY))
-        self.cloud = CloudView(provider, self.closed, settings.region)
+        self.cloud = CloudView(provider, self.closed, settings.region, settings.memory_overhead)
         self.writer = ClaimWriter(client, self.watch, Nominations(clock, settings.nominated_seconds), clock)
         self.supply = PoolSupply(self.watch, self.writer, self.cloud, self.closed)
         self.lives = LifecycleWriter(client)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from gpuplane.api.durations import duration
+from gpuplane.autoscaler.catalogue import MEMORY_OVERHEAD
 from kubekit.errors import InvalidInput
 
 NODE_OVERLAY: Final = "NodeOverlay"
@@ -21,6 +23,8 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
     `region` is the value of the nodes' region label; empty for an unknown region. `node_repair`: broken nodes are
     restarted, then replaced. `node_overlay`: NodeOverlays change prices and resources. `respect_preferences`: what pods
     prefer counts, until no node keeps it. `spot_to_spot`: a spot node may be replaced by a cheaper spot node.
+    `relax_min_values`: a pool that cannot leave its minValues leaves fewer. `memory_overhead` is the part of the memory
+    that hypervisor and kernel take of a type that no node was seen of.
     """
 
     cluster: str
@@ -31,6 +35,8 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
     node_overlay: bool = False
     respect_preferences: bool = True
     spot_to_spot: bool = False
+    relax_min_values: bool = False
+    memory_overhead: float = MEMORY_OVERHEAD
 
     @property
     def nominated_seconds(self) -> float:
@@ -41,7 +47,7 @@ class AutoscalerSettings(msgspec.Struct, frozen=True):
 def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
     """Read the settings.
 
-    Raises InvalidInput for a missing cluster name, an invalid duration or policy, or an unknown gate.
+    Raises InvalidInput for a missing cluster name, an invalid duration, policy or part, or an unknown gate.
     """
     gates = open_gates(environment.get("FEATURE_GATES", ""))
     cluster = environment.get("CLUSTER_NAME", "")
@@ -54,17 +60,38 @@ def read_settings(environment: Mapping[str, str]) -> AutoscalerSettings:
         environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION", ""),
         "NodeRepair" in gates,
         NODE_OVERLAY in gates,
-        _respects(environment),
+        _policy(environment, "PREFERENCE_POLICY", "Respect", "Ignore") == "Respect",
         SPOT_TO_SPOT in gates,
+        relaxes_min_values(environment),
+        memory_overhead(environment),
     )
 
 
-def _respects(environment: Mapping[str, str]) -> bool:
-    """Return whether PREFERENCE_POLICY is Respect, which it is by default."""
-    policy = environment.get("PREFERENCE_POLICY") or "Respect"
-    if policy not in ("Respect", "Ignore"):
-        raise InvalidInput(f"{policy!r} is no policy", where="PREFERENCE_POLICY", cure="Respect or Ignore")
-    return policy == "Respect"
+def relaxes_min_values(environment: Mapping[str, str]) -> bool:
+    """Return whether MIN_VALUES_POLICY is BestEffort; it is Strict by default. Raises InvalidInput for another one."""
+    return _policy(environment, "MIN_VALUES_POLICY", "Strict", "BestEffort") == "BestEffort"
+
+
+def memory_overhead(environment: Mapping[str, str]) -> float:
+    """Return VM_MEMORY_OVERHEAD_PERCENT, which is a part and no percentage. Raises InvalidInput if it is none."""
+    name = "VM_MEMORY_OVERHEAD_PERCENT"
+    text = environment.get(name)
+    if not text:
+        return MEMORY_OVERHEAD
+    try:
+        part = float(text)
+    except ValueError:
+        part = math.nan
+    if not 0.0 <= part < 1.0:
+        raise InvalidInput(f"{text!r} is no part of the memory", where=name, cure="write it like 0.075 for 7.5%")
+    return part
+
+
+def _policy(environment: Mapping[str, str], name: str, default: str, other: str) -> str:
+    policy = environment.get(name) or default
+    if policy not in (default, other):
+        raise InvalidInput(f"{policy!r} is no policy", where=name, cure=f"{default} or {other}")
+    return policy
 
 
 def open_gates(text: str) -> frozenset[str]:

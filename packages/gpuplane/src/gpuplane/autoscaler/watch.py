@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
+import msgspec
+
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, chosen
 from gpuplane.api.gpunode import GPUNode
@@ -65,8 +67,10 @@ class ClusterWatch:
         *,
         overlays: bool = False,
         respect_preferences: bool = True,
+        relax_min_values: bool = False,
     ) -> None:
         self._respect_preferences = respect_preferences
+        self._relax_min_values = relax_min_values
         self.nodes = informers.of(Node)
         self.claims = informers.of(NodeClaim)
         self.gpunodes = informers.of(GPUNode)
@@ -121,6 +125,8 @@ class ClusterWatch:
     def pools(self) -> list[DeclaredPool]:
         """Return what the pools declare that can be bought for; of two with one name the newer generation's."""
         found = {pool.metadata.name: declared_pool(pool) for pool in self.pool_objects() if not why_refused(pool)}
+        if self._relax_min_values:
+            found = {name: msgspec.structs.replace(pool, relaxes_min_values=True) for name, pool in found.items()}
         return [found[name] for name in sorted(found)]
 
     def classes(self) -> list[DeclaredClass]:

@@ -14,7 +14,15 @@ import msgspec
 from gpuplane.api import karpenter
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.autoscaler.asks import PodAsk, selected_values
-from gpuplane.autoscaler.catalogue import ON_DEMAND, REGION_LABEL, SPOT, InstanceType, aws_catalogue
+from gpuplane.autoscaler.catalogue import (
+    MEMORY_OVERHEAD,
+    ON_DEMAND,
+    REGION_LABEL,
+    SPOT,
+    InstanceType,
+    aws_catalogue,
+    with_overhead,
+)
 from gpuplane.autoscaler.providers import aws_types
 from gpuplane.autoscaler.requirements import NodeConditions, pool_conditions
 
@@ -27,11 +35,14 @@ class PoolMarket(msgspec.Struct, frozen=True):
     zones: tuple[str, ...]
 
 
-def pool_market(pool: DeclaredPool, asks: Sequence[PodAsk], region: str) -> PoolMarket:
+def pool_market(
+    pool: DeclaredPool, asks: Sequence[PodAsk], region: str, overhead: float = MEMORY_OVERHEAD
+) -> PoolMarket:
     """Return the market of a pool.
 
     Args:
         region: that of the autoscaler or of the cluster's nodes; empty for an unknown region.
+        overhead: the part of a type's memory that no kubelet sees.
     """
     conditions = pool_conditions(pool.requirements, pool.labels)
     own_zones = _listed(conditions, karpenter.ZONE_LABEL)
@@ -49,7 +60,7 @@ def pool_market(pool: DeclaredPool, asks: Sequence[PodAsk], region: str) -> Pool
         zones |= set(aws_types.ZONES)
     elif place and not zones:
         zones = {f"{place}{letter}" for letter in "abc"}
-    return PoolMarket(_with_spot(), place, tuple(sorted(zones)))
+    return PoolMarket(with_overhead(_with_spot(), overhead), place, tuple(sorted(zones)))
 
 
 def _with_spot() -> tuple[InstanceType, ...]:

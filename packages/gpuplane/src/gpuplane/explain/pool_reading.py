@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from gpuplane.api.karpenter import (
     AWSNodeTemplate,
     BetaEC2NodeClass,
     DeclaredClass,
+    DeclaredPool,
     EC2NodeClass,
     NodePool,
     Provisioner,
@@ -25,12 +26,12 @@ from gpuplane.api.karpenter import (
 )
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.nodeoverlay import NodeOverlay
-from gpuplane.autoscaler.catalogue import REGION_LABEL
+from gpuplane.autoscaler.catalogue import MEMORY_OVERHEAD, REGION_LABEL
 from gpuplane.autoscaler.options import SharingSettings
 from gpuplane.autoscaler.overlays import is_applied
 from gpuplane.autoscaler.policies import policy_sharing
 from gpuplane.autoscaler.rival import find_karpenter
-from gpuplane.autoscaler.settings import NODE_OVERLAY, open_gates
+from gpuplane.autoscaler.settings import NODE_OVERLAY, memory_overhead, open_gates
 from gpuplane.explain.buying import BuyingFacts
 from gpuplane.explain.pool_trouble import pool_trouble
 from gpuplane.explain.pools import PoolFacts
@@ -69,13 +70,14 @@ async def read_pool_facts(
     overlays = await _objects(client, NodeOverlay) if _has_overlays(autoscaler) else []
     labels = ((node["metadata"].get("labels") or {}).get(REGION_LABEL, "") for node in nodes)
     return PoolFacts(
-        pools=[declared_pool(pool) for pool in pools],
+        pools=_declared(pools, _settings(autoscaler)),
         classes=_classes(classes or ()),
         sharing=await _sharing(client, policies),
         daemons=[_pod_of(daemon) for daemon in daemons],
         region=_region(autoscaler) or next(filter(None, labels), ""),
         overlays=[overlay for overlay in overlays if is_applied(overlay)],
         respect_preferences=_settings(autoscaler).get("PREFERENCE_POLICY") != "Ignore",
+        memory_overhead=_memory_overhead(_settings(autoscaler)),
         troubles={pool.metadata.name: why for pool in pools if (why := pool_trouble(pool, classes))},
         volumes=volumes.facts,
         unread_volumes=volumes.unread,
@@ -135,6 +137,19 @@ def _has_overlays(autoscaler: Deployment | None) -> bool:
         return NODE_OVERLAY in open_gates(_settings(autoscaler).get("FEATURE_GATES", ""))
     except InvalidInput:
         return False  # the autoscaler does not start with such gates
+
+
+def _declared(pools: Iterable[Provisioner | NodePool], settings: Mapping[str, str]) -> list[DeclaredPool]:
+    """Return what pools declare, with the autoscaler's policy of minValues."""
+    relaxes = settings.get("MIN_VALUES_POLICY") == "BestEffort"
+    return [msgspec.structs.replace(declared_pool(pool), relaxes_min_values=relaxes) for pool in pools]
+
+
+def _memory_overhead(settings: Mapping[str, str]) -> float:
+    try:
+        return memory_overhead(settings)
+    except InvalidInput:
+        return MEMORY_OVERHEAD  # the autoscaler does not start with such a value
 
 
 def _region(autoscaler: Deployment | None) -> str:

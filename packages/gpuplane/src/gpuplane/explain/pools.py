@@ -15,7 +15,7 @@ import msgspec
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.api.nodeoverlay import NodeOverlay
 from gpuplane.autoscaler.asks import PodAsk, admits_ask, read_asks, selected_values
-from gpuplane.autoscaler.catalogue import REGION_LABEL, SPOT
+from gpuplane.autoscaler.catalogue import MEMORY_OVERHEAD, REGION_LABEL, SPOT
 from gpuplane.autoscaler.options import PoolOptions, SharingSettings, make_options
 from gpuplane.autoscaler.overlays import apply_overlays
 from gpuplane.autoscaler.preferences import RESPECTED, PreferenceRules, preference_rules
@@ -39,8 +39,8 @@ class PoolFacts(msgspec.Struct, frozen=True):
 
     `region` is that of the autoscaler, or of the cluster's nodes; empty for an unknown region. `troubles` is pool ->
     why nothing is bought for it at all. `overlays` are the NodeOverlays that count.
-    `respect_preferences` is the autoscaler's setting. `volumes` are those that pods claim, `unread_volumes` the kinds
-    of their objects that the user may not read.
+    `respect_preferences` and `memory_overhead` are the autoscaler's settings. `volumes` are those that pods claim,
+    `unread_volumes` the kinds of their objects that the user may not read.
     """
 
     pools: Sequence[DeclaredPool] = ()
@@ -51,6 +51,7 @@ class PoolFacts(msgspec.Struct, frozen=True):
     troubles: Mapping[str, PoolTrouble] = {}
     overlays: Sequence[NodeOverlay] = ()
     respect_preferences: bool = True
+    memory_overhead: float = MEMORY_OVERHEAD
     volumes: VolumeFacts = VolumeFacts(complete=False)
     unread_volumes: tuple[str, ...] = ()
 
@@ -109,7 +110,7 @@ class _Asker:
 
     def answer(self, pod: dict[str, Any], pool: DeclaredPool) -> PoolAnswer:
         offers, why, node = self._decide(pod, pool)
-        region = pool_market(pool, self._read(pod), self._facts.region).region
+        region = pool_market(pool, self._read(pod), self._facts.region, self._facts.memory_overhead).region
         if node is None:
             return PoolAnswer(pool.name, why_not=why, region=region)
         option = node.option
@@ -184,7 +185,7 @@ class _Asker:
 
     def _offers(self, pod: dict[str, Any], pool: DeclaredPool) -> PoolOptions:
         asks = self._read(pod)
-        market = pool_market(pool, asks, self._facts.region)
+        market = pool_market(pool, asks, self._facts.region, self._facts.memory_overhead)
         found = make_options(
             pool,
             self._facts.classes,

@@ -36,6 +36,8 @@ SETTINGS: Final = {
     "AWS_DEFAULT_INSTANCE_PROFILE": "instance profile of classes that name none",
     "ISOLATED_VPC": "`true`: the network has no way to the price list",
     "PREFERENCE_POLICY": "`Ignore`: what pods prefer buys no other nodes (`Respect`)",
+    "MIN_VALUES_POLICY": "`BestEffort`: a pool that cannot leave its minValues leaves fewer (`Strict`)",
+    "VM_MEMORY_OVERHEAD_PERCENT": "part of the memory that no kubelet sees, of types without a node so far (`0.075`)",
     "FEATURE_GATES": "`NodeRepair=true`: broken nodes are restarted, then replaced; `NodeOverlay=true`: NodeOverlays"
     " change prices and resources; `SpotToSpotConsolidation=true`: spot nodes are replaced by cheaper spot nodes",
 }

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gpuplane.autoscaler.providers.aws.machines import read_machines
 from gpuplane.autoscaler.providers.aws.provider import AwsProvider
+from gpuplane.autoscaler.providers.aws.templates import template_data
 from gpuplane.autoscaler.providers.provider import MachineClass, NoCapacity
 from packages.gpuplane.tests.autoscaler.aws.account import Account, launch_request, offering
 from tests.support.virtual_time import VirtualClock
@@ -50,6 +52,25 @@ def images(account: Account) -> dict[str, str]:
 def templates(account: Account) -> list[dict[str, Any]]:
     found = account.ec2.describe_launch_templates()["LaunchTemplates"]
     return [template for template in found if template["LaunchTemplateName"].startswith("karpenter.k8s.aws/")]
+
+
+@pytest.mark.parametrize(("of_ipv6", "field"), [(False, "Ipv4PrefixCount"), (True, "Ipv6PrefixCount")])
+def test_prefixes_of_addresses_are_those_of_the_first_network_interface(of_ipv6: bool, field: str) -> None:
+    parts: dict[str, Any] = {"groups": ["sg-1"], "profile": "", "user_data": "", "of_ipv6": of_ipv6}
+    data = template_data(read_machines(with_spec(ipPrefixCount=2)), "AL2023", **parts)
+    assert data["NetworkInterfaces"] == [{"DeviceIndex": 0, "Groups": ["sg-1"], field: 2}]
+    assert "SecurityGroupIds" not in data, "EC2 takes groups in one place only"
+    assert "NetworkInterfaces" not in template_data(read_machines(CLASS), "AL2023", **parts)
+
+
+async def test_the_class_joins_local_disks_in_its_user_data(
+    account: Account, provider: AwsProvider, images: dict[str, str]
+) -> None:
+    await provider.launch(launch_request(machines=with_spec(instanceStorePolicy="RAID0")))
+    [made] = templates(account)
+    versions = account.ec2.describe_launch_template_versions(LaunchTemplateId=made["LaunchTemplateId"])
+    text = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]["UserData"]
+    assert "000-mount-instance-storage" in base64.b64decode(text).decode()
 
 
 async def test_a_launch_template_is_made_of_the_class(

@@ -8,6 +8,7 @@ import email.policy
 import shlex
 import tomllib
 
+import msgspec
 import pytest
 import yaml
 
@@ -57,6 +58,23 @@ def test_al2_calls_the_bootstrap_script_with_the_kubelets_flags() -> None:
         "--eviction-hard=memory.available<5%",
         "--cpu-cfs-quota=false",
     ]
+
+
+@pytest.mark.parametrize("family", ["AL2", "AL2023", "Bottlerocket"])
+def test_local_disks_are_joined_where_the_class_says_so(family: str) -> None:
+    text, plain = decoded(family, join=msgspec.structs.replace(JOIN, local_disks=True)), decoded(family)
+    if family == "AL2":
+        assert "--local-disks raid0" in text and "local-disks" not in plain
+    elif family == "AL2023":
+        [(_, config)], [(_, without)] = parts(text), parts(plain)
+        assert yaml.safe_load(config)["spec"]["instance"] == {"localStorage": {"strategy": "RAID0"}}
+        assert "instance" not in yaml.safe_load(without)["spec"]
+    else:
+        found = tomllib.loads(text)["settings"]["bootstrap-commands"]["000-mount-instance-storage"]
+        assert found["commands"][0] == ["apiclient", "ephemeral-storage", "init"]
+        assert found["commands"][1][:4] == ["apiclient", "ephemeral-storage", "bind", "--dirs"]
+        assert (found["essential"], found["mode"]) == (True, "always")
+        assert "bootstrap-commands" not in tomllib.loads(plain)["settings"]
 
 
 def test_al2023_has_a_node_config() -> None:

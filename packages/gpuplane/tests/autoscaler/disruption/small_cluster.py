@@ -113,9 +113,7 @@ class SmallCluster:
     def round(self) -> ConsolidationRound:
         """Return the facts of one try."""
         nodes, screen = list(self.nodes.values()), RemovalScreen(self.question)
-        return ConsolidationRound(
-            nodes, self.rules, self.room, self.ask, set(), {}, screen, self.spot_to_spot
-        )
+        return ConsolidationRound(nodes, self.rules, self.room, self.ask, set(), {}, screen, self.spot_to_spot)
 
 
 def work(name: str, gpus: int = 1, **more: Any) -> dict[str, Any]:

@@ -160,6 +160,8 @@ def _cut(node: BoughtNode, going: DisruptableNode | None) -> BoughtNode | str:
     conditions = pool_conditions(node.option.pool.requirements, node.option.pool.labels)
     labels = [one.facts.labels for one in node.options]
     if lacking := lacking_values(conditions, labels):
+        if node.option.pool.relaxes_min_values:
+            return msgspec.structs.replace(node, options=node.options[:count])
         return lacking
     while lacking_values(conditions, labels[:count]):
         count += 1

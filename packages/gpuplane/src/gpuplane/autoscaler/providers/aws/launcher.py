@@ -145,9 +145,17 @@ class InstanceLauncher:
         """Return the template that the class names, or one that is made of the class."""
         if found.template is not None:
             return LaunchSource(found.template.name, found.template.version)
-        join = JoinParameters(request.labels, request.taints, request.kubelet)
-        text = user_data(found.family, found.declared.user_data, join, self._settings)
-        data = template_data(found.declared, found.family, groups=found.groups, profile=found.profile, user_data=text)
+        declared = found.declared
+        join = JoinParameters(request.labels, request.taints, request.kubelet, declared.local_disks)
+        text = user_data(found.family, declared.user_data, join, self._settings)
+        data = template_data(
+            declared,
+            found.family,
+            groups=found.groups,
+            profile=found.profile,
+            user_data=text,
+            of_ipv6=self._settings.is_of_ipv6,
+        )
         known = {machine.name: machine for machine in await self._market.types()}
         images = {offering.machine: _image(found, known.get(offering.machine)) for offering in offerings}
         return LaunchSource(await self._templates.ensure(data), "$Latest", images, made=True)

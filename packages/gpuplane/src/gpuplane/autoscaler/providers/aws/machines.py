@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.api.karpenter import EC2NodeClass
+from gpuplane.api.karpenter_disk import joins_local_disks
 from gpuplane.autoscaler.providers.provider import MachineClass
 from kubekit.api.quantity import parse_quantity
 from kubekit.errors import InvalidInput
@@ -42,7 +43,8 @@ class DeclaredMachines(msgspec.Struct, frozen=True):
     """The machines that a class declares. Of several terms one is enough.
 
     `launch_template` names a launch template, which then says all but subnets, types and tags. `blocks` and `metadata`
-    are in EC2's form. `family` is empty where the class leaves it to an alias.
+    are in EC2's form. `family` is empty where the class leaves it to an alias. `local_disks`: those of the instance are
+    one disk for pods. `prefixes` are those of addresses for the first network interface, 0 for none.
     """
 
     subnets: tuple[SelectorTerm, ...]
@@ -58,6 +60,8 @@ class DeclaredMachines(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
     monitoring: bool = False
     public_address: bool | None = None
+    local_disks: bool = False
+    prefixes: int = 0
     context: str = ""
 
 
@@ -108,6 +112,8 @@ def _node_class(spec: Mapping[str, Any]) -> DeclaredMachines:
         metadata=_metadata(spec.get("metadataOptions"), hops=1),
         monitoring=bool(spec.get("detailedMonitoring")),
         public_address=spec.get("associatePublicIPAddress"),
+        local_disks=joins_local_disks(spec),
+        prefixes=int(spec.get("ipPrefixCount") or 0),
         context=str(spec.get("context") or ""),
     )
 

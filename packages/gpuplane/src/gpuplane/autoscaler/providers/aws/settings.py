@@ -27,6 +27,11 @@ class AwsSettings(msgspec.Struct, frozen=True):
     isolated: bool = False
     service_network: str = ""
 
+    @property
+    def is_of_ipv6(self) -> bool:
+        """Return whether the cluster's Services, and so its pods, have addresses of IPv6."""
+        return ":" in self.service_network
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], *, kubernetes: str = "") -> AwsSettings:
         """Read settings. boto3 reads `AWS_ENDPOINT_URL` and credentials from the process' environment itself."""

@@ -39,9 +39,19 @@ _DISK: Final[tuple[dict[str, Any], ...]] = (
 
 
 def template_data(
-    declared: DeclaredMachines, family: str, *, groups: Sequence[str], profile: str, user_data: str
+    declared: DeclaredMachines,
+    family: str,
+    *,
+    groups: Sequence[str],
+    profile: str,
+    user_data: str,
+    of_ipv6: bool = False,
 ) -> dict[str, Any]:
-    """Return the content of a launch template; image and type come as overrides of the fleet."""
+    """Return the content of a launch template; image and type come as overrides of the fleet.
+
+    Args:
+        of_ipv6: the cluster's network is of IPv6, and so are the prefixes of addresses.
+    """
     data: dict[str, Any] = {
         "BlockDeviceMappings": list(declared.blocks or _DISKS.get(family, _DISK)),
         "MetadataOptions": declared.metadata,
@@ -51,11 +61,15 @@ def template_data(
         data["IamInstanceProfile"] = {"Name": profile}
     if declared.monitoring:
         data["Monitoring"] = {"Enabled": True}
-    if declared.public_address is None:
+    if declared.public_address is None and not declared.prefixes:
         data["SecurityGroupIds"] = list(groups)
-    else:
-        card = {"DeviceIndex": 0, "AssociatePublicIpAddress": declared.public_address, "Groups": list(groups)}
-        data["NetworkInterfaces"] = [card]
+        return data
+    card: dict[str, Any] = {"DeviceIndex": 0, "Groups": list(groups)}
+    if declared.public_address is not None:
+        card["AssociatePublicIpAddress"] = declared.public_address
+    if declared.prefixes:
+        card["Ipv6PrefixCount" if of_ipv6 else "Ipv4PrefixCount"] = declared.prefixes
+    data["NetworkInterfaces"] = [card]
     return data
 
 

@@ -60,12 +60,23 @@ _BOTTLEROCKET: Final = {
 }
 
 
+_DISK_COMMAND: Final = "000-mount-instance-storage"
+_JOIN_DISKS: Final = [
+    ["apiclient", "ephemeral-storage", "init"],
+    ["apiclient", "ephemeral-storage", "bind", "--dirs", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods"],
+]
+
+
 class JoinParameters(msgspec.Struct, frozen=True):
-    """Settings that a kubelet registers with: labels, taints (key, value, effect) and Karpenter's kubelet settings."""
+    """Settings that a kubelet registers with: labels, taints (key, value, effect) and Karpenter's kubelet settings.
+
+    `local_disks`: the disks of the instance are joined to one, on which pods write.
+    """
 
     labels: dict[str, str] = {}
     taints: tuple[tuple[str, str, str], ...] = ()
     kubelet: dict[str, Any] = {}
+    local_disks: bool = False
 
 
 def user_data(family: str, own: str, join: JoinParameters, settings: AwsSettings) -> str:
@@ -96,6 +107,7 @@ def _bootstrap(join: JoinParameters, settings: AwsSettings) -> str:
         words += ["--dns-cluster-ip", shlex.quote(kubelet["clusterDNS"][0])]
     if kubelet.get("maxPods") is not None:
         words += ["--use-max-pods", "false"]
+    words += ["--local-disks", "raid0"] if join.local_disks else []
     words += ["--kubelet-extra-args", shlex.quote(" ".join(flags))] if flags else []
     return f"#!/bin/bash -xe\n{_LOGGED}\n{' '.join(words)}\n"
 
@@ -116,6 +128,7 @@ def _node_config(join: JoinParameters, settings: AwsSettings) -> str:
         "cidr": settings.service_network,
     }
     spec: dict[str, Any] = {"cluster": cluster} | ({"kubelet": kubelet} if kubelet else {})
+    spec |= {"instance": {"localStorage": {"strategy": "RAID0"}}} if join.local_disks else {}
     node = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": spec}
     return yaml.safe_dump(node, sort_keys=False)
 
@@ -169,6 +182,9 @@ def _bottlerocket(own: str, join: JoinParameters, settings: AwsSettings) -> str:
             kubernetes[setting] = join.kubelet[field]
     if join.kubelet.get("clusterDNS"):
         kubernetes["cluster-dns-ip"] = join.kubelet["clusterDNS"][0]
+    if join.local_disks:
+        commands = document["settings"].setdefault("bootstrap-commands", {})
+        commands[_DISK_COMMAND] = {"commands": _JOIN_DISKS, "essential": True, "mode": "always"}
     return "\n".join(_toml(document, ())) + "\n"
 
 
