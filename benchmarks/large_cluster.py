@@ -183,9 +183,7 @@ class PlayedCluster:
             return removal_outcome(world.question(without))
 
         policy = {POOL: PoolDisruption(policy="WhenEmptyOrUnderutilized")}
-        return world, ConsolidationRound(
-            nodes, policy, {POOL: 100.0}, ask, self.seen, {}, world.screen()
-        )
+        return world, ConsolidationRound(nodes, policy, {POOL: 100.0}, ask, self.seen, {}, world.screen())
 
     def carry_out(self, move: ConsolidationMove, world: ClusterWorld) -> None:
         plan, bought = move
