@@ -29,6 +29,7 @@ DRAINED: Final = "Drained"
 VOLUMES_DETACHED: Final = "VolumesDetached"
 INSTANCE_TERMINATING: Final = "InstanceTerminating"
 DISRUPTION_REASON: Final = "DisruptionReason"
+CONSISTENT: Final = "ConsistentStateFound"
 
 UNREGISTERED_TAINT: Final = "karpenter.sh/unregistered"  # NoExecute, until the node's claim has found it
 DISRUPTED_TAINT: Final = "karpenter.sh/disrupted"  # NoSchedule, from the decision to remove the node

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from gpuplane.autoscaler.cloud import CloudView
 from gpuplane.autoscaler.creation import ClaimWriter, pods_of
 from gpuplane.autoscaler.observed import PodView
+from gpuplane.autoscaler.options import PoolOptions
 from gpuplane.autoscaler.purchase import NodePurchase, decide_purchase
+from gpuplane.autoscaler.repeated_events import RepeatedEvents
 from gpuplane.autoscaler.snapshot import ClusterSnapshot, take_snapshot
 from gpuplane.autoscaler.watch import ClusterWatch
+from gpuplane.autoscaler.why_waiting import why_no_types
 from kubekit.api.core import Pod
 from kubekit.kube import Clock, Controller, EventRecorder, Source
 
 log = logging.getLogger("gpuplane.autoscaler")
 KEY: Final = "cluster"
 AGAIN_SECONDS: Final = 10.0  # while pods wait
+NO_TYPES_SECONDS: Final = 900.0  # until a pool without types is reported again
 _UNSEEN_SECONDS: Final = 0.2
 _IN_THREAD: Final = 100  # pods from which a decision would keep the lease from being renewed
 
@@ -74,6 +78,7 @@ class ProvisioningController:
         self._recorder = recorder
         self._clock = clock
         self._batch = Batch(clock, idle, longest)
+        self._of_pools = RepeatedEvents(recorder, clock, NO_TYPES_SECONDS)
         self._said: dict[str, str] = {}  # pod -> what its last event said
         everything = _always(KEY)
         others = [one for one in watch.informers if one not in (watch.pods, watch.nodes)]
@@ -107,6 +112,7 @@ class ProvisioningController:
         snapshot = take_snapshot(self._watch.facts(), cloud)
         if not snapshot.asks:
             return None
+        self._report_pools(snapshot.offers, cloud.troubles)
         started = self._clock.now()
         decision = await self._decide(snapshot)
         self.decided_seconds = self._clock.now() - started
@@ -143,6 +149,14 @@ class ProvisioningController:
             kept[pod] = "no node is bought: " + "; ".join(reasons)
             self._event(pod, "Warning", "FailedScheduling", kept[pod])
         self._said = kept
+
+    def _report_pools(self, offers: Iterable[PoolOptions], troubles: Collection[str]) -> None:
+        """Report to each pool that no type is left for it; one whose class has a trouble says so itself."""
+        for found in offers:
+            why = "" if found.pool.name in troubles else why_no_types(found)
+            pool = self._watch.pool_object(found.pool.name) if why else None
+            if pool is not None:
+                self._of_pools.report(pool, "Warning", "NoCompatibleInstanceTypes", why)
 
     def _event(self, pod: str, level: Any, reason: str, message: str) -> None:
         if self._said.get(pod) == message:

@@ -8,7 +8,7 @@ from gpuplane.autoscaler.asks import PodAsk, pod_conditions
 from gpuplane.autoscaler.claims import Compatibility
 from gpuplane.autoscaler.existing import hold_pod
 from gpuplane.autoscaler.options import NodeOption, PoolLimits, PoolOptions
-from gpuplane.autoscaler.requirements import first_conflict
+from gpuplane.autoscaler.requirements import first_conflict, lacking_values
 from gpuplane.autoscaler.volume_limits import too_many
 from gpuplane.autoscaler.volumes import in_words
 from kubekit.scheduling import filters
@@ -23,6 +23,15 @@ def why_not(
     if not pools:
         return ("there is no node pool",)
     return tuple(f"{found.pool.name}: {_why_not(ask, found, limits, fits or Compatibility())}" for found in pools)
+
+
+def why_no_types(found: PoolOptions) -> str:
+    """Return why no instance type is left for any pod of a pool, as words; empty if some are."""
+    if not found.options:
+        return found.trouble
+    if not found.has_min_values or found.pool.relaxes_min_values:
+        return ""
+    return lacking_values(found.conditions, [one.facts.labels for one in found.options])
 
 
 def _why_not(ask: PodAsk, found: PoolOptions, limits: PoolLimits, fits: Compatibility) -> str:

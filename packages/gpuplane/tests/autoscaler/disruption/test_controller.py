@@ -296,6 +296,11 @@ async def test_a_drifted_node_goes_when_its_replacement_takes_pods(nodes: Disrup
     assert world.bought == ["new-0"]
     await cluster.clock.advance(60)
     assert nodes.claims() == {"a", "new-0"}
+    for reason, count in (("DisruptionLaunching", 1), ("DisruptionWaitingReadiness", 1)):
+        events = [event for event in cluster.registry.list("events") if event["reason"] == reason]
+        about = [event["involvedObject"]["name"] for event in events]
+        assert about == ["new-0"] * count
+        assert events[0]["count"] == 1, "a minute of passes writes one event"
 
     await cluster.initialize("new-0")
     await cluster.until(

@@ -6,13 +6,14 @@ reason changes and every 15 min, so `kubectl describe nodeclaim` has it at any t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from gpuplane.api.karpenter import PoolDisruption
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.autoscaler.disruption.budgets import PoolCount, tightest_budget
 from gpuplane.autoscaler.disruption.facts import DRIFTED, EMPTY, UNDERUTILIZED, DisruptableNode
+from gpuplane.autoscaler.repeated_events import RepeatedEvents
 from kubekit.kube import Clock, EventRecorder
 
 BLOCKED: Final = "DisruptionBlocked"
@@ -68,24 +69,14 @@ class BlockedEvents:
     """The writer of these events."""
 
     def __init__(self, recorder: EventRecorder, clock: Clock) -> None:
-        self._recorder = recorder
-        self._clock = clock
-        self._said: dict[tuple[str, str], tuple[str, float]] = {}  # (event, claim) -> (why, since when)
+        self._events = RepeatedEvents(recorder, clock, REPEAT_SECONDS)
 
     def report(self, event: str, why: Mapping[str, str], claim: Callable[[str], NodeClaim | None]) -> None:
         """Write an event for each claim, unless it has been written lately; `why` maps claims to messages."""
-        now = self._clock.now()
         for name, message in why.items():
-            said, at = self._said.get((event, name), ("", 0.0))
-            found = claim(name)
-            if not message or found is None or (said == message and now - at < REPEAT_SECONDS):
-                continue
-            self._said[event, name] = (message, now)
-            self._recorder.event(found, "Normal", event, message)
-
-    def keep(self, claims: Collection[str]) -> None:
-        """Forget all claims but these."""
-        self._said = {key: said for key, said in self._said.items() if key[1] in claims}
+            found = claim(name) if message else None
+            if found is not None:
+                self._events.report(found, "Normal", event, message)
 
 
 def blocked_nodes(

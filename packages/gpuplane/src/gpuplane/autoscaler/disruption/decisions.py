@@ -114,7 +114,6 @@ class DisruptionDecisions:
         )
         self._figures.room = {reason: dict(left) for reason, left in room.items()}
         self._figures.eligible = {reason: eligible[reason] for reason in room}
-        self._blocked.keep({node.claim for node in nodes})
         why = blocked_nodes(nodes, rules, pool_counts(nodes), room, now)
         self._blocked.report(BLOCKED, why, self._claims.get)
 

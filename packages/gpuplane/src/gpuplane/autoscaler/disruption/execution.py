@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.nodeclaim import INITIALIZED, NodeClaim
 from gpuplane.autoscaler.disruption.commands import DisruptionCommand, command_state, is_gone
 from gpuplane.autoscaler.disruption.facts import UNDERUTILIZED, DisruptionPlan
 from gpuplane.autoscaler.disruption.figures import DisruptionFigures
@@ -17,6 +17,7 @@ from gpuplane.autoscaler.disruption.observe import is_tainted
 from gpuplane.autoscaler.disruption.supply import RemovalWorld
 from gpuplane.autoscaler.disruption.writer import DisruptionWriter
 from gpuplane.autoscaler.purchase import BoughtNode
+from gpuplane.autoscaler.termination.claim_conditions import holds
 from gpuplane.autoscaler.termination.claim_links import claims_of_node
 from kubekit.api.core import Node
 from kubekit.kube import Clock, Informer
@@ -84,6 +85,7 @@ class PlanExecution:
                 self._figures.failures += 1
             else:
                 await self._taint(command)
+                self._report_waits(command)
 
     async def take_back(self) -> None:
         """Let pods onto nodes again whose disruption was given up, or forgotten by a restart."""
@@ -101,6 +103,12 @@ class PlanExecution:
             claim, node = self._claims.get(one.claim), self._nodes.get(one.node)
             if claim is not None and node is not None:
                 await self._writer.taint(node, claim, command.plan)
+
+    def _report_waits(self, command: DisruptionCommand) -> None:
+        for name in command.replacements:
+            claim = self._claims.get(name)
+            if claim is not None and not holds(claim, INITIALIZED):
+                self._writer.wait(claim, command.plan)
 
     async def _delete(self, plan: DisruptionPlan) -> None:
         for node in plan.nodes:

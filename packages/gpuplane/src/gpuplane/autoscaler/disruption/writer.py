@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 from gpuplane.api import nodeclaim
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.autoscaler.disruption.facts import DisruptableNode, DisruptionPlan
 from gpuplane.autoscaler.disruption.observe import is_tainted
+from gpuplane.autoscaler.repeated_events import RepeatedEvents
 from gpuplane.autoscaler.termination.claim_conditions import MANAGER, holds, set_conditions
 from gpuplane.autoscaler.termination.observe import EXCLUDE_LABEL
 from gpuplane.autoscaler.termination.writer import EXCLUDE_VALUE, marking_patch
@@ -17,6 +18,7 @@ from kubekit.api.meta import to_dict
 from kubekit.kube import Client, Clock, Conflict, EventRecorder, NotFound
 
 log = logging.getLogger("gpuplane.autoscaler")
+WAITS_SECONDS: Final = 120.0  # until a replacement that takes no pods yet is reported again
 
 
 class DisruptionWriter:
@@ -26,6 +28,7 @@ class DisruptionWriter:
         self.disrupted: dict[tuple[str, str, str, str], int] = {}
         self._client = client
         self._recorder = recorder
+        self._waits = RepeatedEvents(recorder, clock, WAITS_SECONDS)
         self._clock = clock
 
     async def taint(self, node: Node, claim: NodeClaim, plan: DisruptionPlan) -> None:
@@ -58,6 +61,13 @@ class DisruptionWriter:
         why = f"{plan.reason}: {plan.detail or plan.policy}"
         self._recorder.event(claim, "Normal", "DisruptionTerminating", f"the node {node.node} goes: {why}")
         log.info("disrupted nodeclaim=%s node=%s reason=%s by=%s", node.claim, node.node, plan.reason, plan.policy)
+
+    def wait(self, replacement: NodeClaim, plan: DisruptionPlan) -> None:
+        """Report to a replacement what it is launched for, and that the disruption waits until it takes pods."""
+        why = f"it replaces {', '.join(node.node for node in plan.nodes)}: {plan.reason}"
+        self._waits.report(replacement, "Normal", "DisruptionLaunching", why)
+        what = "nodes go once this one takes pods"
+        self._waits.report(replacement, "Normal", "DisruptionWaitingReadiness", what)
 
     async def drop(self, claim: NodeClaim | None) -> None:
         """Delete a claim that replaces nothing any more, unless its node takes pods already."""

@@ -11,16 +11,23 @@ from typing import Final
 
 import msgspec
 
-from gpuplane import names
 from gpuplane.api import karpenter
 from gpuplane.api.karpenter import DeclaredPool
-from gpuplane.api.nodeclaim import INITIALIZED, INITIALIZED_LABEL, LAUNCHED, REGISTERED, NodeClaim
+from gpuplane.api.nodeclaim import (
+    INITIALIZED,
+    INITIALIZED_LABEL,
+    LAUNCHED,
+    REGISTERED,
+    UNREGISTERED_TAINT,
+    NodeClaim,
+)
 from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView, machine_class
 from gpuplane.autoscaler.lifecycle import joining, launch
 from gpuplane.autoscaler.lifecycle.registrations import Registrations
+from gpuplane.autoscaler.lifecycle.shape_checks import CHECK_SECONDS, ConditionState, ShapeChecks
 from gpuplane.autoscaler.lifecycle.writer import LifecycleWriter
-from gpuplane.autoscaler.nodeclaims import CLASS_HASH_ANNOTATION, difference, with_condition, with_ready
+from gpuplane.autoscaler.nodeclaims import CLASS_HASH_ANNOTATION, with_condition, with_ready
 from gpuplane.autoscaler.nodes import claim_options, is_true
 from gpuplane.autoscaler.options import NodeOption
 from gpuplane.autoscaler.providers.provider import CloudProvider, NoCapacity
@@ -30,7 +37,6 @@ from kubekit.api.core import Node
 from kubekit.api.meta import Condition, to_dict
 from kubekit.errors import KubekitError
 from kubekit.kube import Clock, Controller, EventRecorder, NotFound, Source
-from kubekit.scheduling.podinfo import amounts
 
 log = logging.getLogger("gpuplane.autoscaler")
 LAUNCH_SECONDS: Final = 300.0  # from the claim's creation to its instance
@@ -64,6 +70,7 @@ class LifecycleController:
         self._closed = closed
         self._recorder = recorder
         self._clock = clock
+        self._shapes = ShapeChecks(recorder, clock)
         self.controller = Controller(
             "nodeclaims",
             [
@@ -86,6 +93,7 @@ class LifecycleController:
         """Do the next step for one claim; returns the seconds after which to look again."""
         claim = self._watch.claims.get(name)
         if claim is None or claim.metadata.deletion_timestamp:
+            self._shapes.forget(name)
             return None
         if self.writer.behind(claim):
             return _BEHIND_SECONDS
@@ -95,8 +103,7 @@ class LifecycleController:
             return await self._register(claim)
         if not is_true(claim.status.conditions, INITIALIZED):
             return await self._initialize(claim)
-        self.writer.forget(claim.metadata.uid)
-        return None
+        return await self._check(claim)
 
     # -- launch ------------------------------------------------------------------------------------------------------
 
@@ -182,6 +189,9 @@ class LifecycleController:
         [node] = nodes
         if node.metadata.deletion_timestamp:
             return _AGAIN_SECONDS
+        if joining.lacks_unregistered_taint(node) and not self._names_template(claim):
+            what = f"the node came without the taint {UNREGISTERED_TAINT}: pods may have come before its labels"
+            self._recorder.event(claim, "Warning", "UnregisteredTaintMissing", what)
         await self.writer.patch_node(node, joining.registration_patch(claim, node))
         log.info("registered claim=%s node=%s", claim.metadata.name, node.metadata.name)
         self._note(claim, joined=True)
@@ -205,22 +215,23 @@ class LifecycleController:
             await self._set(claim, {}, INITIALIZED, "Unknown", reason, message)
             return _AGAIN_SECONDS
         await self.writer.patch_node(node, {"metadata": {"labels": {INITIALIZED_LABEL: "true"}}})
-        self._compare(claim, node)
+        self._shapes.compare(claim, node)
         status = joining.initialized_status(claim, node)
-        await self._set(claim, status, INITIALIZED, "True", "Initialized", "")
+        shape = self._shapes.check(claim, node)
+        await self._write(claim, status, (INITIALIZED, "True", "Initialized", ""), shape)
         log.info("initialized claim=%s node=%s", claim.metadata.name, node.metadata.name)
-        return None
+        return CHECK_SECONDS
 
-    def _compare(self, claim: NodeClaim, node: Node) -> None:
-        """Report where the node offers something else than was predicted; later predictions are corrected by it."""
-        if names.PREDICTED_ANNOTATION not in claim.metadata.annotations:
-            return
-        found = difference(amounts(claim.status.allocatable), amounts(node.status.allocatable))
-        if found:
-            text = ", ".join(f"{name} {real} instead of {predicted}" for name, (predicted, real) in found.items())
-            message = f"the node offers {text}; nodes like it count so from now on"
-            self._recorder.event(claim, "Warning", "AllocatableDiffers", message)
-            log.warning("allocatable differs claim=%s node=%s: %s", claim.metadata.name, node.metadata.name, text)
+    async def _check(self, claim: NodeClaim) -> float:
+        """Compare an initialised node with its claim, if that is due; returns the seconds until the next time."""
+        wait = self._shapes.wait(claim.metadata.name)
+        if wait:
+            self.writer.forget(claim.metadata.uid)
+            return wait
+        node = self._watch.nodes.get(claim.status.node_name)
+        if node is not None:
+            await self._write(claim, {}, self._shapes.check(claim, node))
+        return CHECK_SECONDS
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -228,9 +239,14 @@ class LifecycleController:
         self, claim: NodeClaim, fields: Mapping[str, object], name: str, status: str, reason: str, message: str
     ) -> None:
         """Write one condition, and Ready with it; nothing if that changes nothing."""
+        await self._write(claim, fields, (name, status, reason, message))
+
+    async def _write(self, claim: NodeClaim, fields: Mapping[str, object], *states: ConditionState) -> None:
         now, generation = self._clock.wall(), claim.metadata.generation
         conditions: tuple[Condition, ...] = claim.status.conditions
-        after = with_condition(conditions, name, status, reason, message, now, generation)
+        after = conditions
+        for state in states:
+            after = with_condition(after, *state, now, generation)
         after = with_ready(after, now, generation)
         if fields or to_dict(after) != to_dict(conditions):
             await self.writer.set_status(claim, fields, after)
@@ -243,6 +259,12 @@ class LifecycleController:
     def _pool_of(self, claim: NodeClaim) -> DeclaredPool | None:
         name = claim.metadata.labels.get(karpenter.POOL_LABEL, "")
         return next((pool for pool in self._watch.pools() if pool.name == name), None)
+
+    def _names_template(self, claim: NodeClaim) -> bool:
+        """Return whether the claim's class names a launch template: then the user's own user data registers nodes."""
+        pool = self._pool_of(claim)
+        machines = machine_class(pool, self._watch.classes()) if pool is not None else None
+        return machines is not None and bool(machines.spec.get("launchTemplate"))
 
     def _claims_of_node(self, node: Node) -> Iterable[str]:
         found = self._watch.claims.by_index(BY_PROVIDER, node.spec.provider_id) if node.spec.provider_id else []

@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpuplane import names
 from gpuplane.api import nodeclaim
 from gpuplane.api.gpunode import GPUNode, StageName, current_stage
-from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.nodeclaim import UNREGISTERED_TAINT, NodeClaim
 from gpuplane.autoscaler.nodes import is_ephemeral, is_true
 from kubekit.api.core import Node, Taint
 from kubekit.api.meta import OwnerReference, to_dict
@@ -51,12 +51,19 @@ def registration_patch(claim: NodeClaim, node: Node) -> dict[str, Any]:
 
 def registered_taints(claim: NodeClaim, node: Node) -> tuple[Taint, ...]:
     """Return the taints of a node that is registered: its own without the unregistered one, and the claim's."""
-    kept = [taint for taint in node.spec.taints if taint.key != nodeclaim.UNREGISTERED_TAINT]
+    kept = [taint for taint in node.spec.taints if taint.key != UNREGISTERED_TAINT]
     if node.metadata.labels.get(DO_NOT_SYNC_TAINTS) == "true":
         return tuple(kept)
     known = {(taint.key, taint.effect) for taint in kept}
     wanted = (*claim.spec.taints, *claim.spec.startup_taints)
     return (*kept, *(taint for taint in wanted if (taint.key, taint.effect) not in known))
+
+
+def lacks_unregistered_taint(node: Node) -> bool:
+    """Return whether a node that is not registered yet came without the taint that holds pods off until it is."""
+    if nodeclaim.REGISTERED_LABEL in node.metadata.labels:
+        return False
+    return all(taint.key != UNREGISTERED_TAINT for taint in node.spec.taints)
 
 
 def why_not_initialized(claim: NodeClaim, node: Node, gpunode: GPUNode | None, *, prepared: bool) -> tuple[str, str]:
