@@ -58,6 +58,7 @@ class FakeCloud:
         self.launched: list[CloudInstance] = []
         self.ended: list[str] = []
         self.rebooted: list[str] = []
+        self.released: list[str] = []  # classes
         self.requests: list[LaunchRequest] = []
         self._tokens: dict[str, str] = {}
         self._running: dict[str, CloudInstance] = {}
@@ -143,6 +144,12 @@ class FakeCloud:
     async def reboot(self, provider_id: str) -> None:
         self._reach()
         self.rebooted.append(provider_id)
+
+    async def release(self, machines: MachineClass) -> None:
+        fault = self._reach()
+        self.released.append(machines.name)
+        if fault is CloudFault.AFTER:
+            raise NoAnswer("the cloud did not answer")
 
     async def interruptions(self) -> AsyncGenerator[Interruption, None]:
         return

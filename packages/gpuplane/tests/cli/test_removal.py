@@ -1,4 +1,4 @@
-"""Removing the definition of PodExplanations from an API server that answers late, or not at all, about it."""
+"""Removing the definitions of kinds whose objects may be held, from an API server that answers late or not at all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from gpuplane.api.explanation import PodExplanation, PodExplanationSpec
+from gpuplane.api.karpenter import EC2NodeClass
 from gpuplane.cli import removal
 from gpuplane.operator.installation import everything
 from kubekit.api.meta import ObjectMeta
@@ -53,7 +54,7 @@ class ApiServer:
             raise answer
         return answer or []
 
-    async def patch(self, kind: type[PodExplanation], name: str, patch: Any, namespace: str) -> None:
+    async def patch(self, kind: type[PodExplanation], name: str, patch: Any, namespace: str = "") -> None:
         self.patched.append((f"{namespace}/{name}", patch))
         self.free.set()
 
@@ -92,6 +93,17 @@ async def test_without_requests_the_definition_is_awaited() -> None:
     assert not removing.done()
     server.free.set()
     assert await removing
+
+
+async def test_classes_that_no_autoscaler_releases_do_not_hold_their_definition() -> None:
+    meta = ObjectMeta(name="c", finalizers=("karpenter.k8s.aws/termination", "example.com/mine"), resource_version="3")
+    held: Any = [EC2NodeClass(metadata=meta), EC2NodeClass(metadata=ObjectMeta(name="free"))]
+    server = ApiServer(held)
+    definition = next(m for m in everything() if m["metadata"]["name"] == "ec2nodeclasses.karpenter.k8s.aws")
+    client: Any = server
+    assert await removal.remove(client, definition)
+    bare = {"metadata": {"finalizers": ["example.com/mine"], "resourceVersion": "3"}}
+    assert server.patched == [("/c", bare)]
 
 
 async def test_what_is_not_there_is_not_asked_about() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,23 +11,33 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.api.karpenter import Provisioner
+from gpuplane.api.karpenter import CLASS_FINALIZER, EC2NodeClass, Provisioner
 from gpuplane.api.nodeclaim import NodeClaim, NodeClaimSpec
 from gpuplane.autoscaler import rival
 from gpuplane.autoscaler.providers.aws.settings import AwsSettings
+from gpuplane.cli import install
 from gpuplane.cli.install import _refuse_beside_karpenter
+from gpuplane.cli.main import main
 from gpuplane.cli.parser import parse
 from gpuplane.operator.autoscaler_install import SETTINGS, AutoscalerInstall, read_environment
 from gpuplane.operator.installation import everything, installation, removals, resource_of
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, Terminal
-from kubekit.kube import Client, Forbidden, Invalid
+from kubekit.kube import Client, Forbidden, Invalid, NotFound
 from tests.support.api_client import connected
 from tinykube.apiserver.identity import ADMIN, service_account_user
 from tinykube.apiserver.server import ApiServer
+from tinykube.controllers.manager import Controllers
 
 NAME = "gpuplane-autoscaler"
+TAGGED = [{"tags": {"karpenter.sh/discovery": "demo"}}]
+CLASS_SPEC = {
+    "subnetSelectorTerms": TAGGED,
+    "securityGroupSelectorTerms": TAGGED,
+    "amiSelectorTerms": [{"alias": "al2023@latest"}],
+    "role": "nodes",
+}
 DEMO = AutoscalerInstall({"CLUSTER_NAME": "demo"})
 
 
@@ -99,10 +111,11 @@ def test_the_nodes_end_before_what_ends_them() -> None:
     found = kinds(removals())
     assert sorted(found) == sorted(kinds(everything()))
     pools = [f"CustomResourceDefinition {name}.karpenter.sh" for name in ("provisioners", "nodepools")]
-    assert found[:3] == [*pools, "CustomResourceDefinition nodeclaims.karpenter.sh"]
-    classes = found.index("CustomResourceDefinition ec2nodeclasses.karpenter.k8s.aws")
-    assert 3 < found.index(f"Deployment {NAME}") < found.index(f"ServiceAccount {NAME}") < classes
-    assert kinds(removals("nodes")) == found[:3]
+    claims, held = "nodeclaims.karpenter.sh", "ec2nodeclasses.karpenter.k8s.aws"
+    assert found[:4] == [*pools, f"CustomResourceDefinition {claims}", f"CustomResourceDefinition {held}"]
+    classes = found.index("CustomResourceDefinition awsnodetemplates.karpenter.k8s.aws")
+    assert 4 < found.index(f"Deployment {NAME}") < found.index(f"ServiceAccount {NAME}") < classes
+    assert kinds(removals("nodes")) == found[:4]
     alone = kinds(removals("autoscaler"))
     assert alone == [title for title in found if title in alone]
     assert set(kinds(removals("policy"))) == {"ClusterPolicy cluster-policy"}
@@ -122,6 +135,17 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
     server.extensions.identity.add("autoscaler", service_account_user(names.OPERATOR_NAMESPACE, NAME))
     yield server
     await server.stop()
+
+
+def config_of(server: ApiServer) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server.url, "certificate-authority": str(server.authority)}}],
+        "users": [{"name": "u", "user": {"token": "admin"}}],
+    }
 
 
 async def installed(client: Client) -> None:
@@ -198,6 +222,42 @@ async def test_definitions_that_another_program_made_are_not_overwritten(server:
         await admin.apply(bare, "helm", resource=resource_of(theirs))
         with pytest.raises(Terminal, match=r"nodepools\.karpenter\.sh"):
             await _refuse_beside_karpenter(admin, installation(autoscaler=DEMO))
+
+
+async def test_its_account_holds_and_releases_classes(server: ApiServer) -> None:
+    own = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": "c"}, "spec": CLASS_SPEC}
+    async with connected(server) as admin, connected(server, "autoscaler") as autoscaler:
+        await installed(admin)
+        await admin.request("POST", EC2NodeClass.RESOURCE.path(), None, own)
+        held = {"metadata": {"finalizers": [CLASS_FINALIZER]}}
+        await autoscaler.patch(EC2NodeClass, "c", held, manager="test")
+        await admin.delete(EC2NodeClass, "c")
+        (kept,) = await autoscaler.list(EC2NodeClass)
+        assert kept.metadata.deletion_timestamp
+        await autoscaler.patch(EC2NodeClass, "c", {"metadata": {"finalizers": []}}, manager="test")
+        assert await autoscaler.list(EC2NodeClass) == []
+
+
+async def test_uninstall_does_not_wait_for_classes_that_no_autoscaler_releases(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(install, "RELEASE_SECONDS", 0.1)
+    meta = {"name": "c", "finalizers": [CLASS_FINALIZER]}
+    own = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": meta, "spec": CLASS_SPEC}
+    async with connected(server) as admin:
+        await installed(admin)
+        await admin.request("POST", EC2NodeClass.RESOURCE.path(), None, own)
+        (tmp_path / "config").write_text(json.dumps(config_of(server)))
+        command = ["uninstall", "--only=nodes", "--timeout=60", "--kubeconfig", str(tmp_path / "config")]
+        controllers = asyncio.create_task(Controllers(server.registry).run())  # they end the definitions
+        try:
+            code = await asyncio.to_thread(main, command)
+        finally:
+            controllers.cancel()
+            await asyncio.gather(controllers, return_exceptions=True)
+        with pytest.raises(NotFound):
+            await admin.list(EC2NodeClass)
+    assert code == 0 and "launch templates that were made of them may be left" in capsys.readouterr().err
 
 
 def test_an_installation_takes_every_setting_that_the_provider_reads() -> None:

@@ -209,6 +209,9 @@ NEWER: Final[dict[type[Provisioner] | type[NodePool], type[NodePool]]] = {BetaNo
 """Kind -> the kind that has the same objects in a newer version."""
 
 
+CLASS_FINALIZER: Final = "karpenter.k8s.aws/termination"
+
+
 class ClassSubnet(Struct):
     """A subnet that a class found, in its status."""
 
@@ -237,7 +240,7 @@ class AWSNodeTemplate(Struct):
 
 
 class EC2NodeClass(Struct):
-    """The class of a NodePool's nodes."""
+    """The class of a NodePool's nodes. `CLASS_FINALIZER` keeps it while a NodeClaim uses it."""
 
     RESOURCE: ClassVar[Resource] = Resource(AWS_GROUP, "v1", "ec2nodeclasses", "EC2NodeClass", False)
 
@@ -264,7 +267,8 @@ class DeclaredClass(msgspec.Struct, frozen=True):
 
     `disk_bytes` is the size of the disk for pods, 0 if it is unknown. With `joins_local_disks` it is that of the local
     disks of instances that have some.
-    `spec` is the object's own, for the provider; `hash` changes with each field of it that drifts nodes.
+    `spec` is the object's own, for the provider; `hash` changes with each field of it that drifts nodes. `ends`: it is
+    being deleted, so no node is bought of it any more.
     """
 
     kind: str
@@ -275,6 +279,7 @@ class DeclaredClass(msgspec.Struct, frozen=True):
     hash: str = ""
     disk_bytes: int = 0
     joins_local_disks: bool = False
+    ends: bool = False
 
 
 class DisruptionBudget(msgspec.Struct, frozen=True):
@@ -396,6 +401,7 @@ def declared_class(found: AWSNodeTemplate | EC2NodeClass) -> DeclaredClass:
         hash=class_hash(found.spec),
         disk_bytes=disk_of_class(found.spec),
         joins_local_disks=joins_local_disks(found.spec),
+        ends=bool(found.metadata.deletion_timestamp),
     )
 
 

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+import msgspec
+
 from gpuplane.api.karpenter import DeclaredClass, DeclaredPool
 from gpuplane.api.karpenter_hash import class_hash
 from gpuplane.autoscaler.catalogue import MEMORY_OVERHEAD, InstanceType, with_overhead
@@ -99,23 +101,27 @@ class CloudView:
                 pause = RETRY_SECONDS
             await clock.sleep(pause)
 
-    async def resolved(self, pool: DeclaredPool, classes: Iterable[DeclaredClass]) -> ResolvedClass:
+    async def resolved(self, pool: DeclaredPool, classes: Sequence[DeclaredClass]) -> ResolvedClass:
         """Return what a pool's class means now; whatever fails is its `trouble`, so that other pools go on."""
         try:
             return await self.class_of(pool, classes)
         except Retryable as error:
             return ResolvedClass(trouble=str(error))
 
-    async def class_of(self, pool: DeclaredPool, classes: Iterable[DeclaredClass]) -> ResolvedClass:
+    async def class_of(self, pool: DeclaredPool, classes: Sequence[DeclaredClass]) -> ResolvedClass:
         """Return what a pool's class means now. Raises Retryable where the cloud could not be asked."""
         machines = machine_class(pool, classes)
         if machines is None:
             what = f"{pool.class_kind} {pool.class_name}, which the pool names, does not exist"
             return ResolvedClass(trouble=f"{what}; create it")
         try:
-            return await self._provider.resolve(machines)
+            found = await self._provider.resolve(machines)
         except Terminal as error:
             return ResolvedClass(trouble=str(error))
+        if any(one.ends for one in classes if (one.kind, one.name) == (machines.kind, machines.name)):
+            what = f"{machines.kind} {machines.name} is being deleted; name another class"
+            return msgspec.structs.replace(found, trouble=what)
+        return found
 
     async def meaning(self, one: DeclaredClass) -> ResolvedClass:
         """Return what a class means now. Raises Retryable or Terminal where the cloud could not be asked."""

@@ -11,6 +11,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api import karpenter
+from gpuplane.autoscaler.class_release import ClassReleaseController
 from gpuplane.autoscaler.class_status import ClassStatusController
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView
 from gpuplane.autoscaler.creation import ClaimWriter, Nominations
@@ -85,6 +86,7 @@ class AutoscalerProcess:
         self.garbage = InstanceCollector(client, self.watch, provider, self.lives, clock)
         self.pools = PoolStatusController(client, self.watch, self.cloud, self.lifecycle.registrations, clock)
         self.classes = ClassStatusController(client, self.watch, self.cloud, clock)
+        self.releases = ClassReleaseController(client, self.watch, self.writer, provider, self._events, clock)
         parts = (client, self.informers)
         self.disruption = NodeDisruptionController(
             *parts, self.supply, provider, self._events, clock, spot_to_spot=settings.spot_to_spot
@@ -92,7 +94,7 @@ class AutoscalerProcess:
         self.termination = TerminationController(*parts, provider, self._events, clock)
         self.interruptions = InterruptionHandler(*parts, self.supply, provider, self._events, clock)
         self.controllers: list[Controlling] = [
-            *(self.lifecycle, self.provisioning, self.pools, self.classes),
+            *(self.lifecycle, self.provisioning, self.pools, self.classes, self.releases),
             *(self.disruption, self.termination),
         ]
         if settings.node_repair:

@@ -18,7 +18,7 @@ from gpuplane.cli.image_option import require_image
 from gpuplane.cli.install_autoscaler import read_autoscaler
 from gpuplane.cli.removal import remove, remove_objects, until_gone
 from gpuplane.cli.terminal import Console, LivePage, count
-from gpuplane.operator.autoscaler_install import is_of_nodes
+from gpuplane.operator.autoscaler_install import is_of_classes, is_of_nodes
 from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, removals, resource_of
 from kubekit.errors import NoAnswer, Terminal
 from kubekit.kube import Client, NotFound
@@ -33,6 +33,10 @@ POLICIES: Final = "ValidatingAdmissionPolicy"
 SHARED: Final = (DEFINITION, "Namespace", QUOTA, "Secret")
 KARPENTER: Final = (GROUP, AWS_GROUP)
 BEFORE: Final = "it was there before gpuplane"
+RELEASE_SECONDS: Final = 30.0  # until classes go that no autoscaler releases
+UNRELEASED: Final = (
+    f"were not released in {RELEASE_SECONDS:g} s: launch templates that were made of them may be left in the cloud"
+)
 NAMED: Final = 3  # so many objects of others are named, the rest counted
 # Where to see what holds an object up that does not go.
 LOOK: Final = {
@@ -252,7 +256,14 @@ async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]
                 for manifest in filter(is_of_nodes, wanted):
                     if await _found(client, manifest) is None or await _why_kept(client, manifest):
                         continue
-                    if gone := await remove_objects(client, manifest):
+                    try:
+                        async with asyncio.timeout(RELEASE_SECONDS if is_of_classes(manifest) else None):
+                            gone = await remove_objects(client, manifest)
+                    except TimeoutError:
+                        # No autoscaler works that would release them; no node is left, so they may go.
+                        screen.say(f" {screen.glyph('warn')} objects of {_title(manifest)} {UNRELEASED}")
+                        continue
+                    if gone:
                         screen.say(f" {screen.glyph('good')} {count(gone, 'object')} of {_title(manifest)} removed")
                 for manifest in wanted:
                     if why := await _why_kept(client, manifest):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import aclosing, suppress
 from typing import Any, Final, Literal
 
 from gpuplane.api.explanation import PodExplanation
+from gpuplane.api.karpenter import CLASS_FINALIZER, EC2NodeClass
 from gpuplane.operator.installation import resource_of
 from kubekit.errors import Retryable
-from kubekit.kube import Client, NotFound
+from kubekit.kube import Client, Conflict, NotFound
 from kubekit.kube.codec import decode_any
 from kubekit.kube.tasks import first_of
 
@@ -33,7 +35,9 @@ async def remove(client: Client, manifest: dict[str, Any]) -> bool:
         return False
     path = resource.path(meta.get("namespace"), meta["name"])
     if manifest["kind"] == "Namespace" or meta["name"].startswith(f"{PodExplanation.RESOURCE.plural}."):
-        await _gone_with_requests(client, path)
+        await _gone_with(client, path, _release_requests(client))
+    elif meta["name"].startswith(f"{EC2NodeClass.RESOURCE.plural}."):
+        await _gone_with(client, path, _release_classes(client))
     else:
         await until_gone(client, path)
     return True
@@ -68,15 +72,15 @@ async def remove_objects(client: Client, definition: dict[str, Any]) -> int:
             await asyncio.sleep(AWAY_SECONDS)
 
 
-async def _gone_with_requests(client: Client, path: str) -> None:
-    """Returns when there is no object at `path` any more, and takes the finalizers off PodExplanations meanwhile.
+async def _gone_with(client: Client, path: str, release: Coroutine[Any, Any, None]) -> None:
+    """Returns when there is no object at `path` any more, and releases what may hold it meanwhile.
 
     After the deletion, for no user can make another one then. A list of a kind whose definition goes may be answered
     late or never, so nothing waits for it once the object is gone.
     """
     gone = asyncio.create_task(until_gone(client, path))
     try:
-        await first_of(gone, _release_requests(client))
+        await first_of(gone, release)
         await gone
     finally:
         gone.cancel()
@@ -97,6 +101,23 @@ async def _release_requests(client: Client) -> None:
         except NotFound:
             return
         except Retryable:
+            await asyncio.sleep(AWAY_SECONDS)
+
+
+async def _release_classes(client: Client) -> None:
+    """Take the autoscaler's finalizer off EC2NodeClasses: no node is left, and the autoscaler may not run any more."""
+    while True:
+        try:
+            for one in await client.list(EC2NodeClass):
+                left = [name for name in one.metadata.finalizers if name != CLASS_FINALIZER]
+                if len(left) != len(one.metadata.finalizers):
+                    with suppress(NotFound):
+                        meta = {"finalizers": left, "resourceVersion": one.metadata.resource_version}
+                        await client.patch(EC2NodeClass, one.metadata.name, {"metadata": meta})
+            return
+        except NotFound:
+            return
+        except (Conflict, Retryable):
             await asyncio.sleep(AWAY_SECONDS)
 
 

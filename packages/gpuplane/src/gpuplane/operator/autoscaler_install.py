@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
-from gpuplane.api.karpenter import NodePool, Provisioner
+from gpuplane.api.karpenter import EC2NodeClass, NodePool, Provisioner
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.schema import OURS
@@ -43,7 +43,10 @@ SETTINGS: Final = {
 }
 """Name -> meaning. Credentials and every other `AWS_` name that boto3 reads are settings too."""
 
-_NODES: Final = tuple(f"{kind.RESOURCE.plural}.{kind.RESOURCE.group}" for kind in (Provisioner, NodePool, NodeClaim))
+_NODES: Final = tuple(
+    f"{kind.RESOURCE.plural}.{kind.RESOURCE.group}" for kind in (Provisioner, NodePool, NodeClaim, EC2NodeClass)
+)
+CLASSES: Final = _NODES[-1]
 
 
 class AutoscalerInstall(msgspec.Struct, frozen=True):
@@ -100,15 +103,21 @@ def _secret(values: Mapping[str, str]) -> Manifest:
 def autoscaler_everything(files: Iterable[Manifest]) -> list[Manifest]:
     """Return all that the part may have put on a cluster, in the order to apply.
 
-    Taken away in reverse, pools and claims go first, while the autoscaler still runs: it ends the nodes. Only then may
-    the classes, which say how.
+    Taken away in reverse, pools and claims go first, while the autoscaler still runs: it ends the nodes. Then go the
+    classes that it has to release.
     """
     made = karpenter_crds()
-    nodes = [definition for definition in made if definition["metadata"]["name"] in _NODES]
+    by_name = {definition["metadata"]["name"]: definition for definition in made}
+    nodes = [by_name[name] for name in _NODES]
     classes = [definition for definition in made if definition not in nodes]
     return [*classes, *files, _secret({}), *reversed(nodes)]
 
 
 def is_of_nodes(manifest: Manifest) -> bool:
-    """Return whether deleting an object ends the nodes that were bought: a definition of pools or of claims."""
+    """Return whether the autoscaler has work to do when the objects of a definition go: pools, claims and classes."""
     return manifest["kind"] == "CustomResourceDefinition" and manifest["metadata"]["name"] in _NODES
+
+
+def is_of_classes(manifest: Manifest) -> bool:
+    """Return whether a manifest is the definition of the classes that the autoscaler releases."""
+    return is_of_nodes(manifest) and manifest["metadata"]["name"] == CLASSES

@@ -73,6 +73,26 @@ async def test_the_class_joins_local_disks_in_its_user_data(
     assert "000-mount-instance-storage" in base64.b64decode(text).decode()
 
 
+async def test_a_class_that_is_released_leaves_no_launch_template(
+    account: Account, provider: AwsProvider, images: dict[str, str]
+) -> None:
+    other = replace(CLASS, name="other")
+    for number, machines in enumerate((CLASS, other)):
+        await provider.launch(launch_request(machines=machines, claim=f"c{number}", token=f"t{number}"))
+    tags = [{tag["Key"]: tag["Value"] for tag in one["Tags"]} for one in templates(account)]
+    assert sorted(one["karpenter.k8s.aws/ec2nodeclass"] for one in tags) == ["gpu", "other"]
+
+    await provider.release(CLASS)
+    [left] = templates(account)
+    assert {"Key": "karpenter.k8s.aws/ec2nodeclass", "Value": "other"} in left["Tags"]
+    await provider.release(CLASS)  # nothing is left, and that is no error
+    await provider.release(MachineClass("AWSNodeTemplate", "other"))
+    assert templates(account) == [left]
+
+    await provider.launch(launch_request(machines=CLASS, claim="c3", token="t3"))
+    assert len(templates(account)) == 2, "a class of the same name makes its own again"
+
+
 async def test_a_launch_template_is_made_of_the_class(
     account: Account, provider: AwsProvider, images: dict[str, str]
 ) -> None:

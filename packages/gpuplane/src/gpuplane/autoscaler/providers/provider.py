@@ -18,6 +18,7 @@ from kubekit.errors import Retryable
 MANAGED_TAG: Final = "karpenter.sh/managed-by"  # value: the cluster's name
 CLAIM_TAG: Final = "karpenter.sh/nodeclaim"
 POOL_TAG: Final = "karpenter.sh/nodepool"
+CLASS_TAG: Final = "karpenter.k8s.aws/ec2nodeclass"  # of a launch template that was made of an EC2NodeClass
 
 
 SUBNETS: Final = "SubnetsReady"
@@ -163,6 +164,10 @@ class CloudProvider(Protocol):
 
     async def reboot(self, provider_id: str) -> None:
         """Restart an instance."""
+        ...
+
+    async def release(self, machines: MachineClass) -> None:
+        """Delete what was made in the cloud for a class that no instance is launched of any more."""
         ...
 
     def interruptions(self) -> AsyncGenerator[Interruption, None]:

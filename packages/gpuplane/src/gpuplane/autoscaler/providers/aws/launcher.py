@@ -18,9 +18,15 @@ from gpuplane.autoscaler.providers.aws.machines import where_of
 from gpuplane.autoscaler.providers.aws.market import AwsMarket
 from gpuplane.autoscaler.providers.aws.resolve import AwsClass
 from gpuplane.autoscaler.providers.aws.settings import AwsSettings
-from gpuplane.autoscaler.providers.aws.templates import LaunchTemplates, template_data
+from gpuplane.autoscaler.providers.aws.templates import LaunchTemplates, owner_of, template_data
 from gpuplane.autoscaler.providers.aws.userdata import JoinParameters, user_data
-from gpuplane.autoscaler.providers.provider import CloudInstance, LaunchRequest, NoCapacity, Offering
+from gpuplane.autoscaler.providers.provider import (
+    CloudInstance,
+    LaunchRequest,
+    MachineClass,
+    NoCapacity,
+    Offering,
+)
 from kubekit.errors import KubekitError, Retryable
 from kubekit.kube.clock import Clock
 
@@ -62,6 +68,10 @@ class InstanceLauncher:
                 closed += error.closed
                 what[error.what] = None
         raise NoCapacity("; ".join(what) or "there is no offering", closed=closed, where=request.claim)
+
+    async def release(self, machines: MachineClass) -> None:
+        """Delete the launch templates that were made of a class."""
+        await self._templates.delete_of(owner_of(machines))
 
     async def _launched_before(self, request: LaunchRequest) -> CloudInstance | None:
         found = await self._instances.of_launch(request.claim, request.token)
@@ -158,7 +168,8 @@ class InstanceLauncher:
         )
         known = {machine.name: machine for machine in await self._market.types()}
         images = {offering.machine: _image(found, known.get(offering.machine)) for offering in offerings}
-        return LaunchSource(await self._templates.ensure(data), "$Latest", images, made=True)
+        name = await self._templates.ensure(data, owner_of(request.machines))
+        return LaunchSource(name, "$Latest", images, made=True)
 
 
 def _image(found: AwsClass, machine: InstanceType | None) -> str:

@@ -75,6 +75,10 @@ class AwsProvider:
         """Restart an instance."""
         await self._instances.reboot(provider_id)
 
+    async def release(self, machines: MachineClass) -> None:
+        """Delete the launch templates that were made of a class."""
+        await self._launcher.release(machines)
+
     async def interruptions(self) -> AsyncGenerator[Interruption, None]:
         """Yield notices for ever: those of the queue, if one is configured, and failed status checks."""
         async for notice in merged(self._queue.notices(), self._checks.notices()):

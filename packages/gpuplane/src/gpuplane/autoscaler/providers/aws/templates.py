@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane.api.karpenter import EC2NodeClass
 from gpuplane.autoscaler.providers.aws.calls import AwsCalls
 from gpuplane.autoscaler.providers.aws.errors import code_of, is_template_missing
 from gpuplane.autoscaler.providers.aws.instances import tag_list
 from gpuplane.autoscaler.providers.aws.machines import DeclaredMachines
-from gpuplane.autoscaler.providers.provider import MANAGED_TAG
+from gpuplane.autoscaler.providers.provider import CLASS_TAG, MANAGED_TAG, MachineClass
 from kubekit.errors import KubekitError
 from kubekit.kube.clock import Clock
 
@@ -73,9 +74,15 @@ def template_data(
     return data
 
 
-def template_name(cluster: str, data: Mapping[str, Any]) -> str:
-    """Return the name of a template with this content."""
-    digest = hashlib.sha256(msgspec.json.encode([cluster, data], order="deterministic")).hexdigest()
+def owner_of(machines: MachineClass) -> str:
+    """Return the EC2NodeClass that a template belongs to; empty for the machines of the old API, which hold nothing."""
+    return machines.name if machines.kind == EC2NodeClass.RESOURCE.kind else ""
+
+
+def template_name(cluster: str, owner: str, data: Mapping[str, Any]) -> str:
+    """Return the name of a template with this content, made of the EC2NodeClass `owner` if that is not empty."""
+    parts = [cluster, owner, data] if owner else [cluster, data]
+    digest = hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
     return NAME_PREFIX + digest[:20]
 
 
@@ -88,13 +95,17 @@ class LaunchTemplates:
         self._clock = clock
         self._used: dict[str, float] = {}  # name -> when
 
-    async def ensure(self, data: Mapping[str, Any]) -> str:
-        """Return the name of the template with this content, which is there when this returns."""
-        name = template_name(self._cluster, data)
+    async def ensure(self, data: Mapping[str, Any], owner: str = "") -> str:
+        """Return the name of the template with this content, which is there when this returns.
+
+        Args:
+            owner: the EC2NodeClass that it is made of; empty for the machines of the old API.
+        """
+        name = template_name(self._cluster, owner, data)
         known = name in self._used
         self._used[name] = self._clock.now()
         if not known:
-            await self._make(name, data)
+            await self._make(name, data, owner)
             await self._delete_unused()
         return name
 
@@ -102,8 +113,29 @@ class LaunchTemplates:
         """Make the template again at its next use: EC2 says that it is gone."""
         self._used.pop(name, None)
 
-    async def _make(self, name: str, data: Mapping[str, Any]) -> None:
+    async def delete_of(self, owner: str) -> None:
+        """Delete the templates that were made of an EC2NodeClass; one that is gone is no error."""
+        if not owner:
+            return
+        for found in await self._made({MANAGED_TAG: self._cluster, CLASS_TAG: owner}):
+            await self._delete(found["LaunchTemplateName"])
+
+    async def _made(self, tags: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
+        filters = [{"Name": f"tag:{name}", "Values": [value]} for name, value in tags.items()]
+        found = await self._calls.pages("ec2", "describe_launch_templates", "LaunchTemplates", Filters=filters)
+        return [one for one in found if one["LaunchTemplateName"].startswith(NAME_PREFIX)]
+
+    async def _delete(self, name: str) -> None:
+        try:
+            await self._calls.call("ec2", "delete_launch_template", LaunchTemplateName=name)
+        except KubekitError as error:
+            if not is_template_missing(error):
+                raise
+        self.forget(name)
+
+    async def _make(self, name: str, data: Mapping[str, Any], owner: str) -> None:
         tags = {MANAGED_TAG: self._cluster, f"kubernetes.io/cluster/{self._cluster}": "owned"}
+        tags |= {CLASS_TAG: owner} if owner else {}
         try:
             await self._calls.call(
                 "ec2",
@@ -119,21 +151,17 @@ class LaunchTemplates:
 
     async def _delete_unused(self) -> None:
         """Delete this cluster's templates that no launch has used for an hour."""
-        filters = [{"Name": f"tag:{MANAGED_TAG}", "Values": [self._cluster]}]
         now = self._clock.now()
         old = datetime.datetime.fromisoformat(self._clock.wall()) - datetime.timedelta(seconds=_UNUSED_SECONDS)
         try:
-            made = await self._calls.pages("ec2", "describe_launch_templates", "LaunchTemplates", Filters=filters)
-            for found in made:
+            for found in await self._made({MANAGED_TAG: self._cluster}):
                 name = found["LaunchTemplateName"]
                 used = self._used.get(name)
                 unused = now - used > _UNUSED_SECONDS if used is not None else _made_before(found, old)
-                if name.startswith(NAME_PREFIX) and unused:
-                    await self._calls.call("ec2", "delete_launch_template", LaunchTemplateName=name)
-                    self.forget(name)
+                if unused:
+                    await self._delete(name)
         except KubekitError as error:
-            if not is_template_missing(error):
-                log.warning("old launch templates not deleted: %s", error)
+            log.warning("old launch templates not deleted: %s", error)
 
 
 def _made_before(found: Mapping[str, Any], moment: datetime.datetime) -> bool:
