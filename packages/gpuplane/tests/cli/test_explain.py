@@ -89,6 +89,22 @@ def test_a_pod_that_fits_is_said_to_fit_with_the_schedulers_words(cluster, monke
     assert "kube-scheduler reported: 0/1 nodes are available" in drawn(found, monkeypatch)
 
 
+def test_what_the_pod_scheduler_does_not_support_is_named_and_nothing_else_cures_it(cluster):
+    cluster.node("a", 1)
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    found = cluster.explain(cluster.pod("p", limits=SHARE, schedulerName="gpuplane", volumes=volumes))
+    assert "does not support volume data" in found.note
+    assert (found.runs_on, found.cures) == ("", ())
+    assert cluster.explain(cluster.pod("q", limits=SHARE, volumes=volumes)).runs_on == "a/0"
+
+
+def test_the_words_of_the_pod_scheduler_are_called_its_own(cluster):
+    cluster.node("a", 1)
+    pod = cluster.pod("p", limits=SHARE, schedulerName="gpuplane")
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": "something else"}]
+    assert cluster.explain(pod).note == "gpuplane's pod scheduler reported: something else"
+
+
 def test_scheduling_gates_are_named(cluster):
     cluster.node("a", 1)
     found = cluster.explain(cluster.pod("p", limits=SHARE, schedulingGates=[{"name": "x/quota"}]))

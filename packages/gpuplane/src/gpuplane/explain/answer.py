@@ -13,6 +13,7 @@ from gpuplane.api.offers import GpuUnits, units_asked
 from gpuplane.explain.cures import cures
 from gpuplane.explain.proving import Cure, gib, place_of, runs_on
 from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Object, World
+from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.sharing import Assignment, LedgerGPU, Request, of_pod, request_of
 from gpuplane.sharing.held import held_parts, in_parts, in_units
 from gpuplane.sharing.placement import Lack
@@ -251,7 +252,8 @@ def _with_gpus(container: Container) -> bool:
 
 def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explanation:
     verdicts = world.judge(raw)
-    place = runs_on(verdicts)
+    never = _unsupported(raw, pod)
+    place = "" if never else runs_on(verdicts)
     lacking = [verdict for verdict in verdicts if verdict.about == "gpus" and verdict.lacks]
     free = tuple(_free(world, verdict) for verdict in lacking)
     gates = [gate["name"] for gate in raw["spec"].get("schedulingGates") or ()]
@@ -265,9 +267,9 @@ def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explana
         gpus=sum(len(verdict.lacks) for verdict in lacking),
         gpu_reasons=_gpus(lacking, free),
         free=free,
-        cures=() if place else tuple(cures(world, raw, verdicts)),
+        cures=() if place or never else tuple(cures(world, raw, verdicts)),
         runs_on=place,
-        note=note or (_scheduler_said(pod) if place else ""),
+        note=note or never or (_scheduler_said(pod) if place else ""),
     )
 
 
@@ -327,10 +329,17 @@ def _free(world: World, verdict: NodeVerdict) -> FreeNode:
     return FreeNode(verdict.node, tuple(gpus), exact)
 
 
+def _unsupported(raw: Object, pod: Pod) -> str:
+    """Return why the pod scheduler never places a pod that names it; empty for other pods."""
+    ours = pod.spec.scheduler_name == names.SCHEDULER_NAME
+    return unsupported(raw["metadata"], raw["spec"]) if ours else ""
+
+
 def _scheduler_said(pod: Pod) -> str:
+    name = "gpuplane's pod scheduler" if pod.spec.scheduler_name == names.SCHEDULER_NAME else "kube-scheduler"
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False" and condition.message:
-            return f"kube-scheduler reported: {condition.message}"
+            return f"{name} reported: {condition.message}"
     return "" if pod.status.conditions else "no scheduler has looked at it yet"
 
 
