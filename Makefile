@@ -21,7 +21,7 @@ REAL_CLUSTER := packages/gpuplane/tests/kubernetes $(ANY_CLUSTER)
 # Modules of another Python are none of the environment's.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: demo test lint bench docs image audit fuzz chart lock setup clean
+.PHONY: demo test test-gpu lint bench docs image audit fuzz chart lock setup clean
 
 demo:
 	@$(PYTHON) tools/environment.py demo
@@ -80,6 +80,10 @@ docs: setup
 
 image: setup
 	$(BIN)/python deploy/image/build.py
+
+# On a machine with a GPU and its driver, in ten minutes: a report in build/gpu-report. ONLY=memory,kills for parts of it.
+test-gpu: setup
+	$(BIN)/python -m tests.gpu $(if $(ONLY),--only $(ONLY))
 
 # The public parsers, for MINUTES. A finding is kept in tests/fuzz/corpus, which make test reads.
 fuzz: setup

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,6 +54,16 @@ answer([[form(name, version, flags) for version in versions for flags in (0, 1, 
 """
 )
 VERSIONS: Final = [1000 * major + 10 * minor for major in range(2, 14) for minor in range(9)]
+
+
+@pytest.fixture(autouse=True)
+def same_devices() -> Iterator[None]:
+    """Take away the device nodes that NVIDIA's libcuda makes by itself where root calls cuInit."""
+    devices = Path("/dev")
+    before = set(devices.glob("nvidia*"))
+    yield
+    for node in set(devices.glob("nvidia*")) - before:
+        node.unlink()
 
 
 @pytest.fixture(params=sorted(BRANCHES))

@@ -1,0 +1,71 @@
+"""The harness of `make test-gpu`, on a simulated GPU: what a person with a GPU starts runs to its end and reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.__main__ import NO_GPU, main, no_gpu
+from tests.gpu.findings import Finding, Report, Trouble
+
+
+@pytest.fixture(autouse=True)
+def own_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def test_parts_and_memory_hold_and_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--simulate", "t4", "--quick", "--only", "parts,memory", "--report", str(tmp_path)]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["passed"], report["machine"]["model"], report["machine"]["simulated"]) == (True, "Tesla T4", "t4")
+    names = {one["name"] for one in report["findings"]}
+    assert {"vectorAdd passed", "DCGM_FI_DEV_GPU_UTIL is there", "cuMemCreate, its refusal"} <= names
+    assert "| memory | cuMemAlloc |" in (tmp_path / "report.md").read_text()
+    assert "0 missed, 0 parts failed" in capsys.readouterr().out
+
+
+def test_killed_tenants_leave_their_share_to_the_next(tmp_path: Path) -> None:
+    """Three shares of 40 percent fit beside one of 50 only where each is gone before the next."""
+    main(["--simulate", "t4", "--quick", "--only", "kills", "--report", str(tmp_path)])
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["troubles"] == []
+    assert [one["name"] for one in report["findings"]] == ["longest wait beside 3 SIGKILLs", "time taken"]
+
+
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    if not no_gpu():
+        pytest.skip("this machine has a GPU: make test-gpu")
+    assert main([]) == NO_GPU
+    assert "cure: run it on a machine with a GPU" in capsys.readouterr().err
+
+
+def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "parts,fast"]) == 2
+    assert "no part fast; there are parts, memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most", "holds"),
+    [
+        (30.0, 28, 32, True),
+        (32.1, 28, 32, False),
+        (27.9, 28, None, False),
+        (0, None, 0, True),
+        ("T4", None, None, True),
+    ],
+)
+def test_a_figure_outside_its_bounds_fails_the_run(
+    value: float | str, least: float | None, most: float | None, holds: bool
+) -> None:
+    report = Report({}, [Finding("part", "name", value, "%", least, most)], [])
+    assert report.passed == holds
+    assert ("**no**" in report.as_markdown()) == (not holds)
+
+
+def test_what_a_machine_lacks_fails_nothing_and_what_breaks_does() -> None:
+    assert Report({}, [], [Trouble("pytorch", "it is not installed", skipped=True)]).passed
+    broken = Report({}, [], [Trouble("memory", "exit code 1", skipped=False)])
+    assert not broken.passed
+    assert "memory: exit code 1 (**failed**)" in broken.as_markdown()
