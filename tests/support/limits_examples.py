@@ -76,9 +76,18 @@ def on_gpu(
     )
 
 
-def write_slot(store: ShareStore, name: str, number: int, owner: int, held: int, namespace: int = 0) -> None:
+def write_slot(
+    store: ShareStore,
+    name: str,
+    number: int,
+    owner: int,
+    held: int,
+    namespace: int = 0,
+    changes: tuple[int, int] = (0, 0),
+) -> None:
     """What the library writes when a process takes a slot and memory of the share's first GPU."""
     slot = page.UsageSlot(owner=owner, start_ticks=owner >> 38, pid_namespace=namespace, generation=1)
+    slot.changes_begun, slot.changes_ended = changes
     slot.gpus[0].held, slot.gpus[0].context = held, 100
     handle = os.open(store.directory(name) / "usage", os.O_RDWR)
     try:

@@ -56,6 +56,9 @@ void slots_give(int gpu, uint64_t bytes, bool context);
 /* What the driver has taken without being asked by a call; it may be above the limit, which is the answer. */
 bool slots_found(int gpu, uint64_t bytes);
 void slots_refused(int gpu);
+/* Around each call that changes what this process holds (page.h). */
+void slots_begin_change(void);
+void slots_end_change(void);
 uint64_t slots_sum(int gpu); /* what the container holds */
 uint64_t slots_limit(int gpu); /* 0: none */
 

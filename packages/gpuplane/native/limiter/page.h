@@ -120,7 +120,10 @@ struct usage_slot {
 	uint64_t start_ticks, pid_namespace; /* whole, for the agent; 0 for a moment after `owner` was written */
 	uint64_t generation; /* of the limits that it acts by */
 	uint64_t image;      /* a number of the program that runs: after execve the process is the same, and holds nothing */
-	uint64_t reserved[3];
+	/* Calls that change what the process holds: begun before the books or the driver change, ended after both have. What NVML
+	   says may be compared with the books only if both are equal, and were so before NVML was asked. */
+	uint64_t changes_begun, changes_ended;
+	uint64_t reserved[1];
 	struct usage_gpu gpus[PAGE_GPUS];
 };
 

@@ -86,6 +86,8 @@ static void clear(struct usage_slot *slot)
 	STORE(slot->pid_namespace, 0);
 	STORE(slot->generation, 0);
 	STORE(slot->image, 0);
+	STORE(slot->changes_begun, 0);
+	STORE(slot->changes_ended, 0);
 	for (int gpu = 0; gpu < PAGE_GPUS; gpu++) {
 		struct usage_gpu *part = &slot->gpus[gpu];
 		STORE(part->asking, 0);
@@ -273,6 +275,16 @@ bool slots_found(int gpu, uint64_t bytes)
 		return true;
 	slots_reap();
 	return slots_sum(gpu) <= limit;
+}
+
+void slots_begin_change(void)
+{
+	ADD(usage->slots[number].changes_begun, 1);
+}
+
+void slots_end_change(void)
+{
+	ADD(usage->slots[number].changes_ended, 1);
 }
 
 void slots_refused(int gpu)

@@ -67,6 +67,8 @@ answer([codes, frees])
         share,
     )
     assert (codes, frees) == ([0, 2, 0, 2], [96, 32, 32, 96, 32, 32, 96])
+    [slot] = machine.store.read("a").slots
+    assert slot.changes[0] == slot.changes[1] >= 7, "the agent knows when nothing changes"
 
 
 def test_a_failed_call_costs_nothing(machine) -> None:

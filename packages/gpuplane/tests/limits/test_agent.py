@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuplane import names
@@ -148,7 +149,7 @@ async def test_a_driver_that_is_away_is_waited_for(machine: Any, caplog: pytest.
 def test_what_moved_between_two_readings_is_unsteady() -> None:
     from gpuplane.limits.facts import GpuUse
 
-    def share(*slots: tuple[int, int, int, int]) -> Share:
+    def share(*slots: tuple[int, int, int, int], changes: tuple[int, int] = (0, 0)) -> Share:
         made = tuple(
             ProcessSlot(
                 number=number,
@@ -156,6 +157,7 @@ def test_what_moved_between_two_readings_is_unsteady() -> None:
                 namespace=0,
                 start=0,
                 generation=1,
+                changes=changes,
                 gpus=(GpuUse(held_bytes=held, asking_bytes=asking),),
             )
             for number, owner, held, asking in slots
@@ -165,6 +167,54 @@ def test_what_moved_between_two_readings_is_unsteady() -> None:
     before = share((0, 9, 100, 0), (1, 9, 100, 0), (2, 9, 100, 0), (3, 9, 100, 0))
     after = share((0, 9, 100, 0), (1, 9, 200, 0), (2, 8, 100, 0), (3, 9, 100, 5), (4, 9, 0, 0))
     assert unsteady(before, after) == {1, 2, 3, 4}
+    calm, called, in_a_call = (share((0, 9, 100, 0), changes=changes) for changes in ((4, 4), (5, 5), (5, 4)))
+    assert unsteady(calm, calm) == set()
+    assert unsteady(calm, called) == unsteady(called, in_a_call) == unsteady(in_a_call, in_a_call) == {0}
+
+
+class Churning:
+    """NVML, while the process allocates and frees 2 MiB: its first answers are of a moment in between."""
+
+    def __init__(self, machine: Any, allocate: Any, times: int) -> None:
+        self._machine, self._allocate, self._left = machine, allocate, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._machine.gpus, name)
+
+    def processes(self, uuid: str) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            return self._machine.gpus.processes(uuid)
+        self._allocate(self._left)
+        seen = self._machine.gpus.processes(uuid)
+        return [msgspec.structs.replace(one, memory_bytes=one.memory_bytes + (2 << 20)) for one in seen]
+
+
+def test_a_process_that_allocates_all_the_time_is_measured_rightly(machine: Any) -> None:
+    store, gpu = machine.store, machine.gpu
+    store.write("x", limits(gpu.uuid), Owner(name="a"))
+    child = machine.start(HOLDS)
+
+    def allocate(count: int) -> None:
+        write_slot(store, "x", 0, word_of(child), GIB, changes=(100 - count, 100 - count))
+
+    allocate(90)
+    agent = Agent(store, Churning(machine, allocate, times=4))  # type: ignore[arg-type]
+    [seen] = machine.gpus.processes(gpu.uuid)
+    assert [c.bytes for c in agent.step().corrections] == [seen.memory_bytes - GIB]
+    agent = Agent(store, Churning(machine, allocate, times=50))  # type: ignore[arg-type]
+    assert agent.step().corrections == (), "what is known stays while nothing can be compared"
+
+
+def test_what_a_context_costs_is_forgotten_with_the_last_share_of_its_gpu(machine: Any) -> None:
+    store = machine.store
+    for name in ("x", "y"):
+        store.write(name, limits(machine.gpu.uuid), Owner(name=name, pod_uid=name))
+    store.learn_context(machine.gpu.uuid, 300 << 20)
+    store.remove("x")
+    assert store.context_bytes(machine.gpu.uuid) == 300 << 20
+    Agent(store, machine.gpus, is_gone=lambda share: True).step()
+    assert store.context_bytes(machine.gpu.uuid) == 0
 
 
 def test_a_process_is_found_by_the_limits_that_its_container_has_mounted(tmp_path: Path, machine: Any) -> None:

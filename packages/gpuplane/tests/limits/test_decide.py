@@ -8,6 +8,8 @@ from gpuplane.limits.decide import Correction, EnforcementPlan, EscapeState, Fre
 from gpuplane.limits.facts import LimitBackend, Observation, OnGpu, Share
 from tests.support.limits_examples import A, B, on_gpu, share, slot
 
+MIB = 1 << 20
+
 
 def see(
     *shares: Share, processes: tuple[OnGpu, ...] = (), state: EscapeState | None = None
@@ -97,11 +99,13 @@ def test_slots_of_a_namespace_that_is_gone_are_freed() -> None:
 
 
 def test_what_a_context_costs_is_the_least_that_any_process_holds_besides() -> None:
-    twice = (slot(1, held=10, other=300), slot(2, number=1, other=250))
-    shares = (share("a", *twice, slot(4, number=2)), share("b", slot(3), uuid=B))
-    processes = (on_gpu(1, 310), on_gpu(2, 250), on_gpu(4, 7), on_gpu(3, 0, uuid=B))
+    twice = (slot(1, held=10, other=300 * MIB), slot(2, number=1, other=250 * MIB))
+    tiny = slot(5, number=3, held=70 * MIB, other=MIB)  # by its own word
+    shares = (share("a", *twice, slot(4, number=2), tiny), share("b", slot(3), uuid=B))
+    seen = ((1, 300 * MIB + 10), (2, 250 * MIB), (4, 70 * MIB), (5, 71 * MIB))
+    processes = (*(on_gpu(pid, memory) for pid, memory in seen), on_gpu(3, 0, uuid=B))
     _, plan = see(*shares, processes=processes)
-    assert plan.contexts == {A: 250}
+    assert plan.contexts == {A: 250 * MIB}
 
 
 def test_corrections_are_ordered_so_that_two_agents_write_alike() -> None:

@@ -110,11 +110,15 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const struct arr
 		struct held held;                                                                                       \
 		NEED_REAL(symbol);                                                                                      \
 		bool ours = cuda_active && track_take(kind, (uint64_t)(uintptr_t)array, &held);                         \
+		if (ours)                                                                                               \
+			slots_begin_change();                                                                           \
 		CUresult result = REAL(symbol)(array);                                                                  \
 		if (ours && result == CUDA_SUCCESS)                                                                     \
 			slots_give(held.gpu, held.bytes, false);                                                        \
 		else if (ours)                                                                                          \
 			track_put(kind, (uint64_t)(uintptr_t)array, held);                                              \
+		if (ours)                                                                                               \
+			slots_end_change();                                                                             \
 		return result;                                                                                          \
 	}
 DESTROY(cuArrayDestroy, CUarray, KIND_ARRAY)

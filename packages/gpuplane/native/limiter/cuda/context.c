@@ -13,12 +13,14 @@ static bool begin(CUdevice device, struct held *cost)
 	if (cost->gpu < 0)
 		return true;
 	cost->bytes = LOAD(limits->gpus[cost->gpu].context_bytes);
+	slots_begin_change();
 	if (slots_take(cost->gpu, cost->bytes, true))
 		return true;
 	pool_refresh(cost->gpu);
 	if (slots_take(cost->gpu, cost->bytes, true))
 		return true;
 	slots_refused(cost->gpu);
+	slots_end_change();
 	return false;
 }
 
@@ -30,6 +32,7 @@ static CUresult begun(CUresult result, CUcontext context, struct held cost)
 		slots_give(cost.gpu, cost.bytes, true);
 	else
 		track_put(KIND_CONTEXT, (uint64_t)(uintptr_t)context, cost);
+	slots_end_change();
 	return result;
 }
 
@@ -114,10 +117,15 @@ static void ended(CUcontext context)
 		NEED_REAL(symbol);                                                                                      \
 		gate_leave(context);                                                                                    \
 		pthread_mutex_lock(&guard);                                                                             \
+		bool active = cuda_active;                                                                              \
+		if (active)                                                                                             \
+			slots_begin_change();                                                                           \
 		CUresult result = REAL(symbol)(context);                                                                \
 		if (cuda_active && result != CUDA_INVALID_VALUE && result != CUDA_INVALID_CONTEXT &&                    \
 		    result != CUDA_NOT_INITIALIZED && result != CUDA_DEINITIALIZED)                                     \
 			ended(context);                                                                                 \
+		if (active)                                                                                             \
+			slots_end_change();                                                                             \
 		pthread_mutex_unlock(&guard);                                                                           \
 		return result;                                                                                          \
 	}
@@ -184,7 +192,12 @@ static void primary_leaves(CUdevice device)
 		NEED_REAL(symbol);                                                                                      \
 		primary_leaves(device);                                                                                 \
 		pthread_mutex_lock(&guard);                                                                             \
+		bool active = cuda_active;                                                                              \
+		if (active)                                                                                             \
+			slots_begin_change();                                                                           \
 		CUresult result = primary_left(REAL(symbol)(device), device);                                           \
+		if (active)                                                                                             \
+			slots_end_change();                                                                             \
 		pthread_mutex_unlock(&guard);                                                                           \
 		return result;                                                                                          \
 	}

@@ -77,8 +77,11 @@ static CUresult launch(launch_function *real, CUgraphExec exec, CUstream stream,
 	bool allocates = cuda_active && track_get(KIND_EXEC, (uint64_t)(uintptr_t)exec, &held);
 	if (allocates) {
 		device = cuda_stream_device(stream);
-		if (!pool_take_graph(device, held.bytes, &granted))
+		slots_begin_change();
+		if (!pool_take_graph(device, held.bytes, &granted)) {
+			slots_end_change();
 			return CUDA_OUT_OF_MEMORY;
+		}
 	}
 	CUstream meant = streams_meant(stream, per_thread);
 	bool allowed = upload || gate_begin_graph(meant, exec);
@@ -87,8 +90,10 @@ static CUresult launch(launch_function *real, CUgraphExec exec, CUstream stream,
 		gate_launched(meant);
 		gate_end_graph();
 	}
-	if (allocates)
+	if (allocates) {
 		pool_settle_graph(device, granted);
+		slots_end_change();
+	}
 	return result;
 }
 

@@ -67,6 +67,8 @@ EXPORT CUresult cuMemRelease(CUmemHandle handle)
 	NEED_REAL(cuMemRelease);
 	pthread_mutex_lock(&guard);
 	bool ours = cuda_active && track_get(KIND_HANDLE, handle, &held);
+	if (ours)
+		slots_begin_change();
 	CUresult result = REAL(cuMemRelease)(handle);
 	if (ours && result == CUDA_SUCCESS) {
 		struct block *block = held.owner;
@@ -74,6 +76,8 @@ EXPORT CUresult cuMemRelease(CUmemHandle handle)
 			track_take(KIND_HANDLE, handle, &held);
 		let_go(block);
 	}
+	if (ours)
+		slots_end_change();
 	pthread_mutex_unlock(&guard);
 	return result;
 }
@@ -99,6 +103,8 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 	struct held held;
 	NEED_REAL(cuMemUnmap);
 	pthread_mutex_lock(&guard);
+	if (cuda_active)
+		slots_begin_change();
 	CUresult result = REAL(cuMemUnmap)(address, size);
 	for (uint64_t at = address; cuda_active && result == CUDA_SUCCESS && at - address < size;) {
 		uint64_t step = 64 << 10;
@@ -110,6 +116,8 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 		}
 		at += step;
 	}
+	if (cuda_active)
+		slots_end_change();
 	pthread_mutex_unlock(&guard);
 	return result;
 }

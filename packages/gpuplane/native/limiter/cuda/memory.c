@@ -15,12 +15,14 @@ uint64_t memory_rounded(uint64_t size)
 
 bool memory_take(int gpu, uint64_t bytes)
 {
+	slots_begin_change();
 	if (slots_take(gpu, bytes, false))
 		return true;
 	pool_refresh(gpu);
 	if (slots_take(gpu, bytes, false))
 		return true;
 	slots_refused(gpu);
+	slots_end_change();
 	return false;
 }
 
@@ -31,6 +33,7 @@ CUresult memory_settle(CUresult result, enum kind kind, uint64_t key, struct hel
 		slots_give(held.gpu, held.bytes, false);
 	else
 		track_put(kind, key, held);
+	slots_end_change();
 	return result;
 }
 
@@ -115,6 +118,8 @@ CUresult memory_freed(CUresult result, bool ours, CUdeviceptr address, struct he
 		track_put(KIND_ADDRESS, address, held);
 	else if (cuda_active && result == CUDA_SUCCESS)
 		pool_freed(address);
+	if (cuda_active)
+		slots_end_change();
 	return result;
 }
 
@@ -124,6 +129,8 @@ CUresult memory_freed(CUresult result, bool ours, CUdeviceptr address, struct he
 	{                                                                                                               \
 		struct held held = {0};                                                                                 \
 		NEED_REAL(symbol);                                                                                      \
+		if (cuda_active)                                                                                        \
+			slots_begin_change();                                                                           \
 		bool ours = cuda_active && track_take(KIND_ADDRESS, address, &held);                                    \
 		return memory_freed(REAL(symbol)(address), ours, address, held);                                        \
 	}

@@ -47,6 +47,7 @@ static CUresult allocate(const struct request *wanted)
 	struct pool *pool = pool_find(handle, device, false);
 	pool = pool ? pool : pool_add(handle, device, cuda_gpu(device), false);
 	CUresult result = CUDA_OUT_OF_MEMORY;
+	slots_begin_change();
 	if (pool && pool_take(pool, bytes, &granted)) {
 		result = call_real(wanted);
 		if (result == CUDA_SUCCESS)
@@ -60,6 +61,7 @@ static CUresult allocate(const struct request *wanted)
 			result = CUDA_OUT_OF_MEMORY;
 		}
 	}
+	slots_end_change();
 	pool_unlock();
 	return result;
 }
@@ -87,6 +89,8 @@ ALLOCATE_FROM(cuMemAllocFromPoolAsync_ptsz, true)
 	{                                                                                                               \
 		struct held held = {0};                                                                                 \
 		NEED_REAL(symbol);                                                                                      \
+		if (cuda_active)                                                                                        \
+			slots_begin_change();                                                                           \
 		bool ours = cuda_active && track_take(KIND_ADDRESS, address, &held);                                    \
 		return memory_freed(REAL(symbol)(address, stream), ours, address, held);                                \
 	}

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
 from gpuplane.limits.facts import LimitBackend, Observation, OnGpu, ProcessSlot, Share
 from gpuplane.limits.page import without_namespace
+
+LEAST_CONTEXT: Final = 16 << 20
 
 
 class Correction(msgspec.Struct, frozen=True, order=True):
@@ -140,10 +143,13 @@ def _measured(entries: Mapping[OnGpu, tuple[Share, ProcessSlot] | None]) -> list
 
 
 def _least(measured: list[tuple[str, Share, ProcessSlot, int]]) -> dict[str, int]:
-    """By UUID; only what was seen twice, since a context is not made at once."""
+    """By UUID; only what was seen twice, since a context is not made at once, and no less than any context takes.
+
+    A tenant can write what it holds into its books, and all later containers are charged what is found here.
+    """
     found: dict[str, int] = {}
     for uuid, share, slot, other in measured:
-        if other and other == slot.gpus[_position(share, uuid)].other_bytes:
+        if other >= LEAST_CONTEXT and other == slot.gpus[_position(share, uuid)].other_bytes:
             found[uuid] = min(other, found.get(uuid, other))
     return found
 

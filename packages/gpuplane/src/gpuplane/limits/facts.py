@@ -103,7 +103,8 @@ class ProcessSlot(msgspec.Struct, frozen=True, kw_only=True):
     """A process in the library's books.
 
     `number` is its place on the page, `owner` the word that names it (see `page.owner_word`), `namespace` and `start`
-    what of it is there in full. `gpus` is in the order of the share's limits.
+    what of it is there in full. `gpus` is in the order of the share's limits. `changes` are the calls that change what
+    it holds: how many have begun and ended.
     """
 
     number: int
@@ -112,6 +113,7 @@ class ProcessSlot(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     generation: int
     gpus: tuple[GpuUse, ...]
+    changes: tuple[int, int] = (0, 0)
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -20,6 +21,9 @@ from gpuplane.limits.page import owner_word, without_namespace
 from gpuplane.limits.processes import ProcessFacts, ProcessIdentity, facts_of, start_of
 from gpuplane.limits.store import ShareStore
 from kubekit.errors import KubekitError
+
+_TRIES: Final = 8
+"""So often it looks again at processes that allocate all the time: NVML's answer takes longer than an allocation."""
 
 
 class Observer:
@@ -67,7 +71,34 @@ class Observer:
             for share in before
             if share.id in now
         )
+        for _ in range(_TRIES):
+            if self._gpus is None or not any(share.unsteady for share in shares):
+                break
+            shares, found = self._look_closer(self._gpus, shares, found)
         return Observation(at_ns=seen, shares=shares, processes=found)
+
+    def _look_closer(
+        self, gpus: GPUSource, shares: tuple[Share, ...], found: tuple[OnGpu, ...]
+    ) -> tuple[tuple[Share, ...], tuple[OnGpu, ...]]:
+        """Read the shares again in which something moved, and what NVML says of their GPUs, as fast as can be."""
+        moving = {share.id: share for share in shares if share.unsteady}
+        uuids = {limit.uuid for share in moving.values() for limit in share.limits.gpus}
+        present = {process.uuid for process in found} & uuids
+        before = {name: fresh for name, share in moving.items() if (fresh := self._again(share)) is not None}
+        memory = {(uuid, process.pid): process.memory_bytes for uuid in present for process in gpus.processes(uuid)}
+        now = {name: fresh for name, share in before.items() if (fresh := self._again(share)) is not None}
+        calm = {name: moving[name].unsteady - unsteady(before[name], fresh) for name, fresh in now.items()}
+        owners = {slot.owner for name, share in now.items() for slot in share.slots if slot.number in calm[name]}
+        without = {without_namespace(owner) for owner in owners}
+        return (
+            tuple(_calmed(share, now[share.id], calm[share.id]) if share.id in now else share for share in shares),
+            tuple(
+                msgspec.structs.replace(process, memory_bytes=memory.get((process.uuid, process.pid)))
+                if process.uuid in uuids and without_namespace(process.owner) in without
+                else process
+                for process in found
+            ),
+        )
 
     def _shares(self) -> tuple[Share, ...]:
         if self._only is None:
@@ -172,15 +203,23 @@ class Observer:
         return processes.living_namespaces(self._proc)
 
 
+def _calmed(share: Share, now: Share, calm: frozenset[int]) -> Share:
+    """The share with the slots as they were when nothing moved in them."""
+    fresh = {slot.number: slot for slot in now.slots if slot.number in calm}
+    slots = tuple(fresh.get(slot.number, slot) for slot in share.slots)
+    return msgspec.structs.replace(share, slots=slots, unsteady=share.unsteady - calm)
+
+
 def unsteady(before: Share, now: Share) -> frozenset[int]:
-    """The slots in which memory was taken or given back between two readings, or is just being taken."""
+    """The slots in which memory was taken or given back between two readings, or is just being taken or given back."""
     old = {slot.number: _held(slot) for slot in before.slots}
-    asking = {slot.number for slot in now.slots if any(use.asking_bytes for use in slot.gpus)}
-    return frozenset({slot.number for slot in now.slots if old.get(slot.number) != _held(slot)} | asking)
+    moving = {slot.number for slot in now.slots if slot.changes[0] != slot.changes[1]}
+    moving |= {slot.number for slot in now.slots if any(use.asking_bytes for use in slot.gpus)}
+    return frozenset({slot.number for slot in now.slots if old.get(slot.number) != _held(slot)} | moving)
 
 
 def _held(slot: ProcessSlot) -> tuple[int, ...]:
-    return slot.owner, *(use.held_bytes for use in slot.gpus)
+    return slot.owner, *slot.changes, *(use.held_bytes for use in slot.gpus)
 
 
 def _deserted(share: Share, living: frozenset[int] | None, ended: frozenset[int]) -> frozenset[int]:

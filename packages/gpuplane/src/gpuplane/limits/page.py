@@ -67,7 +67,9 @@ class UsageSlot(Structure):
         ("pid_namespace", c_uint64),
         ("generation", c_uint64),
         ("image", c_uint64),
-        ("reserved", c_uint64 * 3),
+        ("changes_begun", c_uint64),
+        ("changes_ended", c_uint64),
+        ("reserved", c_uint64 * 1),
         ("gpus", UsageGpu * GPUS),
     ]
 
@@ -184,6 +186,7 @@ def decode_slots(data: bytes, gpus: int) -> tuple[ProcessSlot, ...]:
                     namespace=slot.pid_namespace,
                     start=slot.start_ticks,
                     generation=slot.generation,
+                    changes=(slot.changes_begun, slot.changes_ended),
                     gpus=tuple(_use(words) for words in slot.gpus[:gpus]),
                 )
             )

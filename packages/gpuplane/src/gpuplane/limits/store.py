@@ -1,7 +1,7 @@
 """The directories of limits below one base: made, read, resized and removed.
 
     <base>/shares/<id>/limits, usage, owner.json   and the arbiter's socket `turns` (see gpuplane.limits.arbiter)
-    <base>/gpus/<uuid>/context                     the least that a context has been seen to cost
+    <base>/gpus/<uuid>/context                     the least cost of a context, as long as the GPU is shared
     <base>/lib/                                    the interposed libraries (see gpuplane.limits.injection)
 
 Invariants:
@@ -187,6 +187,7 @@ class ShareStore:
         """Take a share away; nothing when there is none."""
         with self._alone("writing"):
             self._remove(share)
+            self._forget_contexts()
 
     def _remove(self, share: str) -> None:
         directory = self.directory(share)
@@ -210,8 +211,16 @@ class ShareStore:
         with self._alone("writing"), contextlib.suppress(KubekitError, FileNotFoundError):
             if is_gone(self.read(share)):
                 self._remove(share)
+                self._forget_contexts()
                 return True
         return False
+
+    def _forget_contexts(self) -> None:
+        """Forget what a context costs on GPUs that nobody shares any more: their driver may be another one later."""
+        shared = {limit.uuid for share in self.all() for limit in share.limits.gpus}
+        for place in (self.base / "gpus").glob("*"):
+            if place.name not in shared:
+                shutil.rmtree(place, ignore_errors=True)
 
     def mend(self) -> tuple[tuple[str, str], ...]:
         """Give usage pages that a container has cut, lengthened or relabelled their size and head again.
