@@ -216,7 +216,7 @@ class ShareStore:
         return False
 
     def _forget_contexts(self) -> None:
-        """Forget what a context costs on GPUs that nobody shares any more: their driver may be another one later."""
+        """Forget what a context costs on GPUs without a share: their driver may be another one later."""
         shared = {limit.uuid for share in self.all() for limit in share.limits.gpus}
         for place in (self.base / "gpus").glob("*"):
             if place.name not in shared:
