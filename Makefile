@@ -21,7 +21,7 @@ REAL_CLUSTER := packages/gpuplane/tests/kubernetes $(ANY_CLUSTER)
 # Modules of another Python are none of the environment's.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: demo test test-gpu lint bench docs image audit fuzz chart lock setup clean
+.PHONY: demo test test-gpu lint bench docs image audit fuzz chaos chart lock setup clean
 
 demo:
 	@$(PYTHON) tools/environment.py demo
@@ -88,6 +88,12 @@ test-gpu: setup
 # The public parsers, for MINUTES. A finding is kept in tests/fuzz/corpus, which make test reads.
 fuzz: setup
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+# An embedded cluster whose processes, API server, disk and clock fail at random for MINUTES, from a seed that is printed.
+# SEED=N repeats the choices of a run.
+chaos: MINUTES := $(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),10)
+chaos: setup
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Known vulnerabilities of what the lock pins, by PyPI's database; nothing is installed but the program that asks.
 audit: setup
