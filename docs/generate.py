@@ -26,8 +26,14 @@ from gpuplane.api.effects import acts, why_not
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.api.karpenter_crds import karpenter_crds
+from gpuplane.autoscaler.catalogue import InstanceType
+from gpuplane.autoscaler.cloud_calls import call_samples
+from gpuplane.autoscaler.counting import sample_counts
 from gpuplane.autoscaler.disruption.figures import DisruptionFigures
+from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.metrics import AutoscalerState, autoscaler_metrics
+from gpuplane.autoscaler.observed import PodView
+from gpuplane.autoscaler.pod_times import PodTimes
 from gpuplane.cli.parser import build
 from gpuplane.cli.verbs import installed
 from gpuplane.cures import CUDA, NVML, XID
@@ -51,6 +57,7 @@ from kubekit.api.core import Node, NodeStatus
 from kubekit.api.meta import ObjectMeta
 from kubekit.kube import EventRecorder, SystemClock
 from kubekit.kube.exposition import MetricFamily
+from kubekit.scheduling.podinfo import compile_pod
 from tinykube.apiserver.metrics import Requests
 
 REFERENCE: Final = Path(__file__).parent / "reference"
@@ -702,21 +709,34 @@ def metrics() -> str:
 
 
 def _autoscaler_metrics() -> Iterator[MetricFamily]:
+    """Yield the autoscaler's metrics with one value each, so that their labels are known."""
     labels = {"karpenter.sh/nodepool": "POOL"}
-    node = Node(metadata=ObjectMeta(name="NODE", labels=labels), status=NodeStatus(allocatable={"cpu": "1"}))
+    status = NodeStatus(capacity={"cpu": "1"}, allocatable={"cpu": "1"})
+    meta = ObjectMeta(name="NODE", labels=labels, creation_timestamp="2026-01-01T00:00:00Z")
+    node = Node(metadata=meta, status=status)
+    requests = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
+    info = compile_pod({"metadata": {"name": "POD", "namespace": "NAMESPACE"}, "spec": requests})
+    counted = PodView(info=info, daemon="DAEMON")
     figures = DisruptionFigures({"Empty": {"POOL": 0.0}}, {"Empty": 0}, {("delete", "empty", "WhenEmpty"): 0}, {"": 0})
+    figures.decide("delete", "empty", "WhenEmpty", ["POOL"])
+    figures.away = {"POOL": 0}
+    figures.seconds.observe(0.0, reason="", consolidation_type="")
     pool = DeclaredPool("POOL", limits={"cpu": "1"}, used={"cpu": "1"})
     return autoscaler_metrics(
         AutoscalerState(
-            created={"POOL": 0},
+            created=sample_counts("reason", "nodepool", "min_values_relaxed"),
             disrupted={("empty", "POOL"): 0},
-            terminated={"POOL": 0},
+            terminated=sample_counts("nodepool", "capacity_type", "zone"),
             evictions={201: 0},
             notices={"health": 0},
             cost={"POOL": 0.0},
             pools=[pool],
             nodes=[node],
             disruption=figures,
+            pods=lambda name: [counted],
+            types=[InstanceType("TYPE", 1, 1024, 1, (("on-demand", 1.0),))],
+            closed=[("on-demand", "TYPE", "ZONE")],
+            more=[*LifeFigures.sample(), *PodTimes.sample(), *call_samples()],
         )
     )
 

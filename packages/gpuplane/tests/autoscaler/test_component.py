@@ -380,7 +380,8 @@ async def test_a_pod_of_a_node_that_is_deleted_gets_another_node(world: Autoscal
         await world.until(lambda: len(world.cloud.launched) == 2)
         await world.until(lambda: len(world.cloud.running()) == 1, seconds=200)
         text = exposition(autoscaler_metrics(process.state())).decode()
-        assert 'karpenter_nodeclaims_created_total{nodepool="gpu"} 2' in text
+        labels = 'reason="provisioned",nodepool="gpu",min_values_relaxed="false"'
+        assert f"karpenter_nodeclaims_created_total{{{labels}}} 2" in text
         assert 'karpenter_nodepools_cost_total{nodepool="gpu"} 0.526' in text
         assert 'karpenter_nodepools_usage{nodepool="gpu",resource_type="nodes"} 1' in text
         assert 'karpenter_pods_eviction_requests_total{code="201"} 1' in text

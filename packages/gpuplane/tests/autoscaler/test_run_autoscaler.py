@@ -15,6 +15,7 @@ from gpuplane.api.crds import crds
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.autoscaler import component
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView
+from gpuplane.autoscaler.counting import LabelledCounts
 from gpuplane.autoscaler.metrics import AutoscalerState, autoscaler_metrics
 from gpuplane.autoscaler.overhead import allocatable
 from gpuplane.autoscaler.settings import read_settings
@@ -71,8 +72,10 @@ async def test_the_memory_overhead_counts_in_what_types_offer(overhead: float, t
 
 
 def test_metrics_of_an_autoscaler_without_nodes_are_a_valid_text() -> None:
-    text = exposition(autoscaler_metrics(AutoscalerState(created={"gpu": 2}))).decode()
-    assert 'karpenter_nodeclaims_created_total{nodepool="gpu"} 2' in text
+    created = LabelledCounts()
+    created.add(2, reason="provisioned", nodepool="gpu")
+    text = exposition(autoscaler_metrics(AutoscalerState(created=created))).decode()
+    assert 'karpenter_nodeclaims_created_total{reason="provisioned",nodepool="gpu"} 2' in text
     assert "karpenter_cluster_state_synced 0" in text
 
 

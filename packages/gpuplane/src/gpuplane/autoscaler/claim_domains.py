@@ -23,7 +23,7 @@ from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm
 
 
 class ClaimDomains:
-    """Counts pods by domain; `cache` is None until a pod asks that depends on others.
+    """LabelledCounts pods by domain; `cache` is None until a pod asks that depends on others.
 
     Args:
         claims: grows meanwhile.

@@ -64,7 +64,7 @@ def machines_of(one: DeclaredClass) -> MachineClass:
 class CloudView:
     """The provider's answers, read for each decision; the provider remembers them.
 
-    `prices` are dollars an hour by (type, capacity type), as they were known last.
+    `prices` are dollars an hour by (type, capacity type), and `known` the types, as they were known last.
 
     Args:
         region: the value of the region's label, empty for an unknown region.
@@ -83,10 +83,12 @@ class CloudView:
         self._region = region
         self._overhead = overhead
         self.prices: dict[tuple[str, str], float] = {}
+        self.known: Sequence[InstanceType] = ()
 
     async def types(self) -> Sequence[InstanceType]:
         """Return the types of the region, and remember their prices."""
         types = with_overhead(await self._provider.types(), self._overhead)
+        self.known = types
         self.prices = {(one.name, kind): price for one in types for kind, price in one.prices}
         return types
 

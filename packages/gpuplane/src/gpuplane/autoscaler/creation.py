@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gpuplane import names
-from gpuplane.api.nodeclaim import NodeClaim
+from gpuplane.api.nodeclaim import MIN_VALUES_RELAXED_ANNOTATION, NodeClaim
 from gpuplane.autoscaler.asks import PodAsk
 from gpuplane.autoscaler.cloud import machine_class
+from gpuplane.autoscaler.counting import LabelledCounts
 from gpuplane.autoscaler.nodeclaims import claim_name, launch_options, make_claim, pool_reference
 from gpuplane.autoscaler.options import NodeOption, PoolLimits
 from gpuplane.autoscaler.purchase import BoughtNode
@@ -28,6 +29,7 @@ from kubekit.kube import AlreadyExists, ApiError, Client, Clock, ServerError, Un
 
 log = logging.getLogger("gpuplane.autoscaler")
 MANAGER: Final = names.FIELD_MANAGER_PREFIX + "autoscaler"
+PROVISIONED: Final = "provisioned"
 _UNSEEN_SECONDS: Final = 30.0  # a claim that the watch has not shown by then is not waited for any more
 
 
@@ -51,10 +53,10 @@ class Nominations:
 
 
 class ClaimWriter:
-    """Creates claims. `created` counts them by pool, for metrics. `refusals` are those of the last tries."""
+    """Creates claims. `created` counts them by reason and pool, for metrics. `refusals` are those of the last tries."""
 
     def __init__(self, client: Client, watch: ClusterWatch, nominations: Nominations, clock: Clock) -> None:
-        self.created: dict[str, int] = {}
+        self.created = LabelledCounts()
         self.refusals: dict[str, str] = {}  # pool -> why the API server refuses its claims for good
         self.nominations = nominations
         self._client = client
@@ -87,8 +89,14 @@ class ClaimWriter:
                 made[name] = node
         return made
 
-    async def create(self, node: BoughtNode, options: Sequence[NodeOption], asks: Mapping[str, PodAsk]) -> str:
-        """Create the claim of one node; returns its name, empty if that failed or its pool has gone meanwhile."""
+    async def create(
+        self, node: BoughtNode, options: Sequence[NodeOption], asks: Mapping[str, PodAsk], reason: str = PROVISIONED
+    ) -> str:
+        """Create the claim of one node; returns its name, empty if that failed or its pool has gone meanwhile.
+
+        Args:
+            reason: what the node is bought for, for metrics: pods that wait, or a disruption.
+        """
         pool = node.option.pool
         owner = self._watch.pool_object(pool.name)
         machines = machine_class(pool, self._watch.classes())
@@ -115,7 +123,8 @@ class ClaimWriter:
                 self.refusals[pool.name] = str(error)
             return ""
         self.refusals.pop(pool.name, None)
-        self.created[pool.name] = self.created.get(pool.name, 0) + 1
+        relaxed = claim.metadata.annotations[MIN_VALUES_RELAXED_ANNOTATION]
+        self.created.add(reason=reason, nodepool=pool.name, min_values_relaxed=relaxed)
         self.nominations.nominate(name)
         log.info(
             "created claim=%s pool=%s type=%s capacity_type=%s zone=%s price=%.4f pods=%d",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from importlib import metadata
 from typing import Final
 
 import msgspec
@@ -12,21 +13,32 @@ import msgspec
 from gpuplane.api import karpenter
 from gpuplane.api.karpenter import DeclaredPool
 from gpuplane.api.nodeclaim import INITIALIZED, NodeClaim
+from gpuplane.autoscaler.catalogue import InstanceType
+from gpuplane.autoscaler.cloud_calls import type_metrics
+from gpuplane.autoscaler.counting import LabelledCounts
 from gpuplane.autoscaler.disruption.figures import DisruptionFigures, disruption_metrics
+from gpuplane.autoscaler.node_metrics import base_unit, node_metrics
 from gpuplane.autoscaler.nodes import is_true
 from gpuplane.autoscaler.purchase import NodePurchase
-from kubekit.api.core import Node
+from gpuplane.autoscaler.snapshot import ClosedOffering
+from kubekit.api.core import Node, Pod
 from kubekit.errors import InvalidInput
 from kubekit.http_server import Handler, HttpAnswer, metrics_answer
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, gauge, series
 from kubekit.scheduling.podinfo import amounts
 
-CREATED: Final = Metric("karpenter_nodeclaims_created_total", MetricType.COUNTER, "Claims created, by pool.")
+CREATED: Final = Metric(
+    "karpenter_nodeclaims_created_total",
+    MetricType.COUNTER,
+    "Claims created, by reason, pool and whether minValues were relaxed.",
+)
 DISRUPTED: Final = Metric(
     "karpenter_nodeclaims_disrupted_total", MetricType.COUNTER, "Claims that were deleted, by reason and pool."
 )
 TERMINATED: Final = Metric(
-    "karpenter_nodeclaims_terminated_total", MetricType.COUNTER, "Claims that have ended, by pool."
+    "karpenter_nodeclaims_terminated_total",
+    MetricType.COUNTER,
+    "Claims that have ended, by pool, capacity type and zone.",
 )
 EVICTIONS: Final = Metric(
     "karpenter_pods_eviction_requests_total", MetricType.COUNTER, "Evictions asked for, by the answer's HTTP status."
@@ -43,12 +55,17 @@ ALLOCATABLE: Final = Metric("karpenter_nodes_allocatable", MetricType.GAUGE, "Al
 
 
 class AutoscalerState(msgspec.Struct, frozen=True):
-    """The facts behind the metrics. `disrupted` counts claims by (reason, pool), `cost` is dollars an hour by pool."""
+    """The facts behind the metrics. `disrupted` counts claims by (reason, pool), `cost` is dollars an hour by pool.
+
+    `pods` returns those of a node. `waiting` counts the pods that wait for a node, `ignored` those of them that no
+    decision can be made about, `deciding` is how long the decision under way takes, `unsynced` since when not every
+    object has been seen (both in seconds). `more` are the metrics of other parts.
+    """
 
     synced: bool = False
-    created: Mapping[str, int] = {}
+    created: LabelledCounts = msgspec.field(default_factory=LabelledCounts)
     disrupted: Mapping[tuple[str, str], int] = {}
-    terminated: Mapping[str, int] = {}
+    terminated: LabelledCounts = msgspec.field(default_factory=LabelledCounts)
     evictions: Mapping[int, int] = {}
     notices: Mapping[str, int] = {}
     cost: Mapping[str, float] = {}
@@ -59,16 +76,28 @@ class AutoscalerState(msgspec.Struct, frozen=True):
     last: NodePurchase = NodePurchase((), {})
     decided_seconds: float = 0.0
     disruption: DisruptionFigures = msgspec.field(default_factory=DisruptionFigures)
+    pods: Callable[[str], Sequence[Pod]] = lambda node: ()
+    now: float = 0.0
+    waiting: int = 0
+    ignored: int = 0
+    deciding: float = 0.0
+    unsynced: float = 0.0
+    types: Sequence[InstanceType] = ()
+    closed: Collection[ClosedOffering] = ()
+    more: Sequence[MetricFamily] = ()
 
 
 def autoscaler_metrics(state: AutoscalerState) -> Iterator[MetricFamily]:
     """Yield the metrics of one moment."""
-    yield MetricFamily(CREATED, _by("nodepool", state.created))
+    build = {"version": metadata.version("gpuplane")}
+    about = "1, with the version of gpuplane."
+    yield MetricFamily(Metric("karpenter_build_info", MetricType.GAUGE, about), [(series(build), 1)])
+    yield state.created.family(CREATED)
     by_reason = sorted(state.disrupted.items())
     yield MetricFamily(
         DISRUPTED, [(series({"reason": reason, "nodepool": pool}), count) for (reason, pool), count in by_reason]
     )
-    yield MetricFamily(TERMINATED, _by("nodepool", state.terminated))
+    yield state.terminated.family(TERMINATED)
     yield MetricFamily(EVICTIONS, _by("code", {str(code): count for code, count in state.evictions.items()}))
     yield MetricFamily(NOTICES, _by("message_type", state.notices))
     yield MetricFamily(COST, _by("nodepool", state.cost))
@@ -77,17 +106,27 @@ def autoscaler_metrics(state: AutoscalerState) -> Iterator[MetricFamily]:
     yield MetricFamily(
         ALLOCATABLE,
         [
-            (series({"node_name": node.metadata.name, "resource_type": name}), _base(name, amount))
+            (series({"node_name": node.metadata.name, "resource_type": name}), base_unit(name, amount))
             for node in state.nodes
             if karpenter.POOL_LABEL in node.metadata.labels
             for name, amount in amounts(node.status.allocatable).items()
         ],
     )
+    yield from node_metrics(state.nodes, state.pods, state.now)
     yield from disruption_metrics(state.disruption)
+    yield from type_metrics(state.types, state.closed)
+    yield from state.more
     ready = Counter(is_true(claim.status.conditions, INITIALIZED) for claim in state.claims)
     yield gauge("karpenter_cluster_state_node_count", "Nodes of pools that are initialised.", ready[True])
     yield gauge("gpuplane_nodeclaims_on_their_way", "Claims whose node is not initialised yet.", ready[False])
     yield gauge("karpenter_cluster_state_synced", "Whether every object has been seen.", int(state.synced))
+    about = "Seconds for which not every object has been seen."
+    yield gauge("karpenter_cluster_state_unsynced_time_seconds", about, state.unsynced)
+    yield gauge("karpenter_scheduler_queue_depth", "Pods that wait for a node.", state.waiting)
+    about = "Pods that wait and that no decision can be made about, such as those with missing volumes."
+    yield gauge("karpenter_scheduler_ignored_pods_count", about, state.ignored)
+    about = "Seconds that the decision under way takes."
+    yield gauge("karpenter_scheduler_unfinished_work_seconds", about, state.deciding)
     waiting = len(state.last.waiting)
     yield gauge("karpenter_scheduler_unschedulable_pods_count", "Pods that no pool can buy a node for.", waiting)
     about = "Seconds that the last purchase took to decide."
@@ -109,11 +148,7 @@ def _of_pools(pools: Iterable[tuple[str, Mapping[str, object]]]) -> Iterator[tup
         except InvalidInput:
             continue  # the pool's own finding; it has no value to report
         for name, amount in found.items():
-            yield series({"nodepool": pool, "resource_type": name}), _base(name, amount)
-
-
-def _base(name: str, amount: int) -> float:
-    return amount / 1000 if name == "cpu" else amount
+            yield series({"nodepool": pool, "resource_type": name}), base_unit(name, amount)
 
 
 def paths(state: Callable[[], AutoscalerState]) -> dict[str, Handler]:

@@ -11,13 +11,16 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api import karpenter
+from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.class_release import ClassReleaseController
 from gpuplane.autoscaler.class_status import ClassStatusController
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView
+from gpuplane.autoscaler.cloud_calls import MeteredProvider
 from gpuplane.autoscaler.creation import ClaimWriter, Nominations
 from gpuplane.autoscaler.disruption.controller import NodeDisruptionController
 from gpuplane.autoscaler.disruption.interruption import InterruptionHandler
 from gpuplane.autoscaler.garbage import InstanceCollector
+from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.lifecycle.controller import LifecycleController
 from gpuplane.autoscaler.lifecycle.writer import LifecycleWriter
 from gpuplane.autoscaler.metrics import AutoscalerState
@@ -31,7 +34,7 @@ from gpuplane.autoscaler.settings import AutoscalerSettings
 from gpuplane.autoscaler.snapshot import used_of_pool
 from gpuplane.autoscaler.supply import PoolSupply
 from gpuplane.autoscaler.termination.controller import TerminationController
-from gpuplane.autoscaler.watch import ClusterWatch
+from gpuplane.autoscaler.watch import BY_NODE, ClusterWatch
 from kubekit.kube import Client, Clock, Controller, EventRecorder, SharedInformers, SystemClock
 
 
@@ -56,6 +59,9 @@ class AutoscalerProcess:
         clock: Clock | None = None,
     ) -> None:
         clock = clock or SystemClock()
+        provider = self._provider = MeteredProvider(provider, clock)
+        self.figures = LifeFigures()
+        self._unsynced: float | None = clock.now()
         self.informers = SharedInformers(client, clock)
         self._events = EventRecorder(client, names.AUTOSCALER_NAME, instance=identity, clock=clock)
         self.watch = ClusterWatch(
@@ -79,9 +85,10 @@ class AutoscalerProcess:
             clock,
             idle=settings.batch_idle,
             longest=settings.batch_longest,
+            figures=self.figures,
         )
         self.lifecycle = LifecycleController(
-            self.watch, self.cloud, provider, self.closed, self.lives, self._events, clock
+            self.watch, self.cloud, provider, self.closed, self.lives, self._events, clock, self.figures
         )
         self.garbage = InstanceCollector(client, self.watch, provider, self.lives, clock)
         self.pools = PoolStatusController(client, self.watch, self.cloud, self.lifecycle.registrations, clock)
@@ -89,16 +96,22 @@ class AutoscalerProcess:
         self.releases = ClassReleaseController(client, self.watch, self.writer, provider, self._events, clock)
         parts = (client, self.informers)
         self.disruption = NodeDisruptionController(
-            *parts, self.supply, provider, self._events, clock, spot_to_spot=settings.spot_to_spot
+            *parts,
+            self.supply,
+            provider,
+            self._events,
+            clock,
+            spot_to_spot=settings.spot_to_spot,
+            figures=self.figures,
         )
-        self.termination = TerminationController(*parts, provider, self._events, clock)
+        self.termination = TerminationController(*parts, provider, self._events, clock, self.figures)
         self.interruptions = InterruptionHandler(*parts, self.supply, provider, self._events, clock)
         self.controllers: list[Controlling] = [
             *(self.lifecycle, self.provisioning, self.pools, self.classes, self.releases),
             *(self.disruption, self.termination),
         ]
         if settings.node_repair:
-            self.controllers.append(RepairController(*parts, provider, self._events, clock))
+            self.controllers.append(RepairController(*parts, provider, self._events, clock, self.figures))
         if self.watch.overlays is not None:
             self.controllers.append(OverlayStatusController(client, self.watch, self.watch.overlays, self.cloud, clock))
         self._clock = clock
@@ -119,8 +132,12 @@ class AutoscalerProcess:
         """Return the facts for the metrics."""
         claims = self.watch.claims.items()
         used = {pool.name: used_of_pool(pool.name, claims, None) for pool in self.watch.pools()}
+        now, synced = self._clock.now(), self.supply.is_synced()
+        self._unsynced = None if synced else now if self._unsynced is None else self._unsynced
+        began = self.provisioning.began
         return AutoscalerState(
-            synced=self.supply.is_synced(),
+            synced=synced,
+            unsynced=0.0 if self._unsynced is None else now - self._unsynced,
             created=self.writer.created,
             disrupted=self._disrupted(),
             terminated=self.termination.ended,
@@ -136,6 +153,14 @@ class AutoscalerProcess:
             last=self.provisioning.last,
             decided_seconds=self.provisioning.decided_seconds,
             disruption=self.disruption.figures,
+            pods=lambda node: self.watch.pods.by_index(BY_NODE, node),
+            now=unix_time(self._clock.wall()) or 0.0,
+            waiting=len(self.watch.waiting()),
+            ignored=self.provisioning.ignored,
+            deciding=0.0 if began is None else now - began,
+            types=self.cloud.known,
+            closed=self.closed.now(),
+            more=[*self.figures.metrics(), *self.provisioning.times.metrics(), *self._provider.metrics()],
         )
 
     def _disrupted(self) -> dict[tuple[str, str], int]:

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from gpuplane.autoscaler.cloud import CloudView
 from gpuplane.autoscaler.creation import ClaimWriter, pods_of
+from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.observed import PodView
 from gpuplane.autoscaler.options import PoolOptions
+from gpuplane.autoscaler.pod_times import PodTimes
 from gpuplane.autoscaler.purchase import NodePurchase, decide_purchase
 from gpuplane.autoscaler.repeated_events import RepeatedEvents
 from gpuplane.autoscaler.snapshot import ClusterSnapshot, take_snapshot
@@ -57,7 +59,11 @@ class Batch:
 
 
 class ProvisioningController:
-    """Buys nodes. `last` is the last decision, for metrics and events."""
+    """Buys nodes. `last` is the last decision, for metrics and events.
+
+    `ignored` counts the pods that it could not decide about, `began` is since when the decision under way takes
+    (monotonic seconds), None for none.
+    """
 
     def __init__(
         self,
@@ -69,7 +75,13 @@ class ProvisioningController:
         *,
         idle: float = 1.0,
         longest: float = 10.0,
+        figures: LifeFigures | None = None,
     ) -> None:
+        self.ignored = 0
+        self.began: float | None = None
+        self.times = PodTimes(clock)
+        watch.pods.add_handler(self.times.see)
+        self._figures = figures or LifeFigures()
         self.last = NodePurchase((), {})
         self.decided_seconds = 0.0
         self._watch = watch
@@ -101,6 +113,7 @@ class ProvisioningController:
         """Buy for the pods that wait; returns the seconds after which to look again."""
         if not self._watch.waiting() and not self._may_displace():
             self._said.clear()
+            self.ignored = 0
             self.last = NodePurchase((), {})
             return None
         await self._batch.closed()
@@ -113,9 +126,15 @@ class ProvisioningController:
         if not snapshot.asks:
             return None
         self._report_pools(snapshot.offers, cloud.troubles)
-        started = self._clock.now()
-        decision = await self._decide(snapshot)
+        self.ignored = sum(1 for ask in snapshot.asks if ask.trouble)
+        self.began = started = self._clock.now()
+        try:
+            decision = await self._decide(snapshot)
+        finally:
+            self.began = None
         self.decided_seconds = self._clock.now() - started
+        self._figures.decisions.observe(self.decided_seconds, controller="provisioner")
+        self.times.decide(ask.key for ask in snapshot.asks)
         made = await self._writer.create_all(decision.nodes, snapshot)
         self.last = decision
         self._report(snapshot, decision, dict(pods_of(made)))

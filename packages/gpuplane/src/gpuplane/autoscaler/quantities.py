@@ -1,4 +1,4 @@
-"""Counts of the scheduler as quantities of the API."""
+"""LabelledCounts of the scheduler as quantities of the API."""
 
 from __future__ import annotations
 

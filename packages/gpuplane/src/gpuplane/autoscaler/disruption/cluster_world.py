@@ -104,7 +104,8 @@ class ClusterWorld:
             else:
                 options = launch_options(node, offers[node.option.pool.name], self._asked.by_key, limits)
             limits.take(options)
-            name = await self._writer.create(node, options, self._asked.by_key)
+            reason = "underutilized" if capped else "drifted"
+            name = await self._writer.create(node, options, self._asked.by_key, reason)
             if name:
                 made.append(name)
         return made

@@ -25,6 +25,7 @@ from gpuplane.autoscaler.disruption.observe import disruptable_node
 from gpuplane.autoscaler.disruption.supply import NodeSupply
 from gpuplane.autoscaler.disruption.voluntary import next_ttl
 from gpuplane.autoscaler.disruption.writer import DisruptionWriter
+from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.providers.provider import CloudProvider
 from gpuplane.autoscaler.termination.claim_links import BY_NODE, index_objects, node_of_claim
 from kubekit.api.core import Node, Pod
@@ -51,8 +52,10 @@ class NodeDisruptionController:
         clock: Clock,
         *,
         spot_to_spot: bool = False,
+        figures: LifeFigures | None = None,
     ) -> None:
-        self.writer = DisruptionWriter(client, recorder, clock)
+        figures = figures or LifeFigures()
+        self.writer = DisruptionWriter(client, recorder, clock, figures)
         self.figures = DisruptionFigures()
         self._supply = supply
         self._clock = clock
@@ -62,7 +65,7 @@ class NodeDisruptionController:
         self._budgets = informers.of(EvictionBudget)
         self._execution = PlanExecution(self._claims, self._nodes, self.writer, self.figures, clock)
         self._decisions = DisruptionDecisions(
-            supply, self._claims, self.figures, recorder, clock, spot_to_spot=spot_to_spot
+            supply, self._claims, self.figures, recorder, clock, spot_to_spot=spot_to_spot, lives=figures
         )
         index_objects(informers)
         self.controller = Controller(

@@ -36,6 +36,7 @@ from gpuplane.autoscaler.disruption.observe import is_moving
 from gpuplane.autoscaler.disruption.removal import asking, plan_drifted
 from gpuplane.autoscaler.disruption.supply import NodeSupply, RemovalWorld
 from gpuplane.autoscaler.disruption.voluntary import drifted, plan_drifted_empty, plan_empty, plan_ttl
+from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.purchase import BoughtNode
 from kubekit.kube import Clock, EventRecorder, Informer
 
@@ -61,7 +62,9 @@ class DisruptionDecisions:
         clock: Clock,
         *,
         spot_to_spot: bool = False,
+        lives: LifeFigures | None = None,
     ) -> None:
+        self._lives = lives or LifeFigures()
         self.proposed: tuple[DisruptionPlan, float] | None = None
         self._supply = supply
         self._claims = claims
@@ -85,7 +88,7 @@ class DisruptionDecisions:
             return None  # the places that pods need are unknown until their successors are there
         if any(not node.is_empty and room[DRIFTED].get(node.pool, 0.0) >= 1.0 for node in drifted(nodes)):
             world = await self._supply.world()
-            found = await self._answer(lambda: plan_drifted(nodes, room[DRIFTED], asking(world)))
+            found = await self._timed(DRIFTED, "", lambda: plan_drifted(nodes, room[DRIFTED], asking(world)))
             if found is not None:
                 return *found, world
         if self.proposed is None:
@@ -114,6 +117,7 @@ class DisruptionDecisions:
         )
         self._figures.room = {reason: dict(left) for reason, left in room.items()}
         self._figures.eligible = {reason: eligible[reason] for reason in room}
+        self._figures.away = {pool: count.away for pool, count in pool_counts(nodes).items()}
         why = blocked_nodes(nodes, rules, pool_counts(nodes), room, now)
         self._blocked.report(BLOCKED, why, self._claims.get)
 
@@ -144,7 +148,9 @@ class DisruptionDecisions:
         ):
             return None
         facts, _ = await self._round(nodes, rules, room)
-        found = await self._answer(lambda: decide_consolidation(facts))
+        found = await self._timed(UNDERUTILIZED, "consolidation", lambda: decide_consolidation(facts))
+        if found is None and facts.seen:
+            self._figures.cut_off += 1
         self._report_kept(facts)
         # A try that was cut off goes on in the next pass with the nodes that it did not get to.
         self._fruitless = (looks_like, self._clock.now()) if found is None and not facts.seen else None
@@ -171,6 +177,17 @@ class DisruptionDecisions:
             spot_to_spot=self._spot_to_spot,
         )
         return facts, world
+
+    async def _timed(
+        self, reason: str, kind: str, decide: Callable[[], ConsolidationMove | None]
+    ) -> ConsolidationMove | None:
+        """Decide, and count how long that took."""
+        began = self._clock.now()
+        found = await self._answer(decide)
+        seconds = self._clock.now() - began
+        self._figures.seconds.observe(seconds, reason=reason.lower(), consolidation_type=kind)
+        self._lives.decisions.observe(seconds, controller="disruption")
+        return found
 
     async def _answer(self, decide: Callable[[], ConsolidationMove | None]) -> ConsolidationMove | None:
         """Decide in a thread where many nodes have to be asked for: else the lease would not be renewed."""

@@ -62,7 +62,8 @@ class PlanExecution:
                 log.info("replacements not bought, tried again reason=%s nodes=%d", plan.reason, len(plan.nodes))
                 await self._drop(made)
                 return
-        self._figures.decide("replace" if made else "delete", plan.reason, plan.policy)
+        pools = {node.pool for node in plan.nodes}
+        self._figures.decide("replace" if made else "delete", plan.reason, plan.policy, pools)
         if made:
             command = DisruptionCommand(plan, tuple(made), self._clock.now())
             self.commands.append(command)

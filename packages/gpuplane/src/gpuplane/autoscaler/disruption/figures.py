@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
+from gpuplane.autoscaler.counting import Durations, LabelledCounts
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, counter, series
 
 ALLOWED: Final = Metric(
@@ -32,12 +33,35 @@ FAILED_VALIDATIONS: Final = Metric(
 )
 
 
+BY_POOL: Final = Metric(
+    "karpenter_voluntary_disruption_decisions_by_nodepool_total",
+    MetricType.COUNTER,
+    "Decisions, by pool, decision (delete or replace), reason and policy.",
+)
+CONSUMING: Final = Metric(
+    "karpenter_nodepools_nodes_consuming_budgets",
+    MetricType.GAUGE,
+    "Nodes of a pool that count against its budgets: they end, or are not ready.",
+)
+SECONDS: Final = Metric(
+    "karpenter_voluntary_disruption_decision_evaluation_duration_seconds",
+    MetricType.HISTOGRAM,
+    "Seconds that a decision took, by reason and kind.",
+)
+CUT_OFF: Final = Metric(
+    "karpenter_voluntary_disruption_consolidation_timeouts_total",
+    MetricType.COUNTER,
+    "Passes of consolidation that took their steps before each node was tried; the next pass goes on.",
+)
+
+
 class DisruptionFigures(msgspec.Struct):
-    """Counts since the start, and the last pass.
+    """LabelledCounts since the start, and the last pass.
 
     `room` maps a reason and a pool to the nodes that may go, infinite without a budget. `eligible` counts nodes by
     reason. `decisions` counts by (decision, reason, policy), `unconfirmed` by policy. `failures` are replacements that
-    took no pods.
+    took no pods. `by_pool` counts decisions with the pool, `away` maps a pool to its nodes that count against budgets,
+    `cut_off` counts passes of consolidation that did not get to each node.
     """
 
     room: dict[str, dict[str, float]] = {}
@@ -45,9 +69,15 @@ class DisruptionFigures(msgspec.Struct):
     decisions: dict[tuple[str, str, str], int] = {}
     unconfirmed: dict[str, int] = {}
     failures: int = 0
+    by_pool: LabelledCounts = msgspec.field(default_factory=LabelledCounts)
+    away: dict[str, int] = {}
+    cut_off: int = 0
+    seconds: Durations = msgspec.field(default_factory=Durations)
 
-    def decide(self, decision: str, reason: str, policy: str) -> None:
-        """Count a decision."""
+    def decide(self, decision: str, reason: str, policy: str, pools: Iterable[str] = ()) -> None:
+        """Count a decision about nodes of some pools."""
+        for pool in sorted(pools):
+            self.by_pool.add(nodepool=pool, decision=decision, reason=reason.lower(), policy=policy)
         key = (decision, reason.lower(), policy)
         self.decisions[key] = self.decisions.get(key, 0) + 1
 
@@ -71,6 +101,10 @@ def disruption_metrics(figures: DisruptionFigures) -> Iterator[MetricFamily]:
         ],
     )
     yield MetricFamily(FAILED_VALIDATIONS, _by("policy", figures.unconfirmed))
+    yield figures.by_pool.family(BY_POOL)
+    yield MetricFamily(CONSUMING, _by("nodepool", figures.away))
+    yield figures.seconds.family(SECONDS)
+    yield MetricFamily(CUT_OFF, [(series({"consolidation_type": "single"}), figures.cut_off)])
     about = "Replacements that took no pods in time, so that their nodes stayed."
     yield counter("karpenter_voluntary_disruption_queue_failures_total", about, figures.failures)
 

@@ -9,6 +9,7 @@ from gpuplane.api import nodeclaim
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.autoscaler.disruption.facts import DisruptableNode, DisruptionPlan
 from gpuplane.autoscaler.disruption.observe import is_tainted
+from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.repeated_events import RepeatedEvents
 from gpuplane.autoscaler.termination.claim_conditions import MANAGER, holds, set_conditions
 from gpuplane.autoscaler.termination.observe import EXCLUDE_LABEL
@@ -24,8 +25,11 @@ WAITS_SECONDS: Final = 120.0  # until a replacement that takes no pods yet is re
 class DisruptionWriter:
     """The writer of plans. `disrupted` counts nodes by (reason, pool, capacity type, policy), for metrics."""
 
-    def __init__(self, client: Client, recorder: EventRecorder, clock: Clock) -> None:
+    def __init__(
+        self, client: Client, recorder: EventRecorder, clock: Clock, figures: LifeFigures | None = None
+    ) -> None:
         self.disrupted: dict[tuple[str, str, str, str], int] = {}
+        self._figures = figures or LifeFigures()
         self._client = client
         self._recorder = recorder
         self._waits = RepeatedEvents(recorder, clock, WAITS_SECONDS)
@@ -58,6 +62,9 @@ class DisruptionWriter:
             return
         key = (plan.reason.lower(), node.pool, node.capacity_type, plan.policy)
         self.disrupted[key] = self.disrupted.get(key, 0) + 1
+        reason, pool, kind, policy = key
+        labels = {"reason": reason, "nodepool": pool, "capacity_type": kind, "policy": policy}
+        self._figures.pods_disrupted.add(len(node.pods), **labels)
         why = f"{plan.reason}: {plan.detail or plan.policy}"
         self._recorder.event(claim, "Normal", "DisruptionTerminating", f"the node {node.node} goes: {why}")
         log.info("disrupted nodeclaim=%s node=%s reason=%s by=%s", node.claim, node.node, plan.reason, plan.policy)

@@ -23,6 +23,7 @@ from gpuplane.api.nodeclaim import (
 )
 from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView, machine_class
+from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.lifecycle import joining, launch
 from gpuplane.autoscaler.lifecycle.registrations import Registrations
 from gpuplane.autoscaler.lifecycle.shape_checks import CHECK_SECONDS, ConditionState, ShapeChecks
@@ -61,8 +62,10 @@ class LifecycleController:
         writer: LifecycleWriter,
         recorder: EventRecorder,
         clock: Clock,
+        figures: LifeFigures | None = None,
     ) -> None:
         self.writer = writer
+        self._figures = figures or LifeFigures()
         self.registrations = Registrations()
         self._watch = watch
         self._cloud = cloud
@@ -195,6 +198,9 @@ class LifecycleController:
         await self.writer.patch_node(node, joining.registration_patch(claim, node))
         log.info("registered claim=%s node=%s", claim.metadata.name, node.metadata.name)
         self._note(claim, joined=True)
+        labels = claim.metadata.labels
+        pool, zone = labels.get(karpenter.POOL_LABEL, ""), labels.get(karpenter.ZONE_LABEL, "")
+        self._figures.nodes_created.add(nodepool=pool, zone=zone)
         await self._set(claim, {"nodeName": node.metadata.name}, REGISTERED, "True", "Registered", "")
         return None
 

@@ -1,4 +1,4 @@
-"""Counts whether the nodes of a pool join: the last four of them, since its class was changed.
+"""LabelledCounts whether the nodes of a pool join: the last four of them, since its class was changed.
 
 Kept in memory: after a restart the condition of the pool stays until the next node. Source: Karpenter 1.14.
 """

@@ -13,9 +13,11 @@ from typing import Any, Final
 from gpuplane import names
 from gpuplane.api import nodeclaim
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.karpenter import CAPACITY_TYPE_LABEL
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.disruption.observe import is_workload, pool_of
+from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.providers.provider import CloudProvider
 from gpuplane.autoscaler.repair.decide import LOOK_SECONDS, PoolHealth, RepairStep, SickNode, decide_repair
 from gpuplane.autoscaler.repair.observe import (
@@ -48,7 +50,9 @@ class RepairController:
         provider: CloudProvider,
         recorder: EventRecorder,
         clock: Clock,
+        figures: LifeFigures | None = None,
     ) -> None:
+        self._figures = figures or LifeFigures()
         self.rebooted: dict[str, int] = {}
         self.replaced: dict[str, int] = {}
         self._ended: set[str] = set()  # uids of claims that were deleted
@@ -138,6 +142,12 @@ class RepairController:
         await self._writer.delete_claim(claim)
         self._ended.add(claim.metadata.uid)
         self.replaced[pool] = self.replaced.get(pool, 0) + 1
+        self._figures.unhealthy.add(
+            condition=seen.symptom.partition(" ")[0] or REBOOTING,
+            nodepool=pool,
+            capacity_type=claim.metadata.labels.get(CAPACITY_TYPE_LABEL, ""),
+            image_id=claim.status.image_id,
+        )
         log.warning("replacing nodeclaim=%s: %s", name, seen.symptom)
 
     async def _annotate(self, claim: NodeClaim, annotations: Mapping[str, str | None]) -> None:

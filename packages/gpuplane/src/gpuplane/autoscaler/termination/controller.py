@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from gpuplane.api import nodeclaim
-from gpuplane.api.karpenter import POOL_LABEL
+from gpuplane.api.karpenter import CAPACITY_TYPE_LABEL, POOL_LABEL, ZONE_LABEL
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.api.upgrade import unix_time
+from gpuplane.autoscaler.counting import LabelledCounts
+from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.providers.provider import CloudInstance, CloudProvider
-from gpuplane.autoscaler.termination.claim_conditions import condition_of_claim, set_conditions
+from gpuplane.autoscaler.termination.claim_conditions import condition_of_claim, holds, set_conditions
 from gpuplane.autoscaler.termination.claim_links import BY_NODE, claims_of_node, index_objects, node_of_claim
 from gpuplane.autoscaler.termination.decide import POLL_SECONDS, decide_end, drained_pods
 from gpuplane.autoscaler.termination.facts import DrainPod, EndStep, InstanceState
@@ -43,8 +45,11 @@ class TerminationController:
         provider: CloudProvider,
         recorder: EventRecorder,
         clock: Clock,
+        figures: LifeFigures | None = None,
     ) -> None:
-        self.ended: dict[str, int] = {}
+        self.ended = LabelledCounts()
+        self._figures = figures or LifeFigures()
+        self._ordered: dict[str, float] = {}  # instance -> when the cloud was asked first to end it
         self.writer = EndWriter(client, clock)
         self._asked: dict[str, float] = {}  # instance -> when the cloud was asked last to end it
         self._said: dict[tuple[str, str], tuple[str, float]] = {}  # (claim's uid, reason) -> (message, since when)
@@ -136,18 +141,37 @@ class TerminationController:
         if step.finish:
             await self.writer.finish(claim, node)
             self._asked.pop(claim.status.provider_id, None)
+            self._count_end(claim, node)
             self._said = {key: said for key, said in self._said.items() if key[0] != claim.metadata.uid}
-            pool = claim.metadata.labels.get(POOL_LABEL, "")
-            self.ended[pool] = self.ended.get(pool, 0) + 1
             self.writer.forget({pod.metadata.uid for pod in self._pods.items()} if self.writer.evictions else set())
         elif step.conditions:
+            drained = step.conditions.get(nodeclaim.DRAINED)
+            if drained is not None and drained[0] and not holds(claim, nodeclaim.DRAINED):
+                self._figures.nodes_drained.add(nodepool=claim.metadata.labels.get(POOL_LABEL, ""))
             await set_conditions(self._client, claim, step.conditions, self._clock.wall())
+
+    def _count_end(self, claim: NodeClaim, node: Node | None) -> None:
+        labels, now = claim.metadata.labels, self._wall()
+        pool, zone = labels.get(POOL_LABEL, ""), labels.get(ZONE_LABEL, "")
+        self.ended.add(nodepool=pool, capacity_type=labels.get(CAPACITY_TYPE_LABEL, ""), zone=zone)
+        deleted = unix_time(claim.metadata.deletion_timestamp or "") or now
+        self._figures.claim_ends.observe(now - deleted, nodepool=pool)
+        ordered = self._ordered.pop(claim.status.provider_id, None)
+        if ordered is not None:
+            self._figures.instance_ends.observe(self._clock.now() - ordered, nodepool=pool)
+        if node is None:
+            return
+        self._figures.nodes_ended.add(nodepool=pool, zone=zone)
+        self._figures.lifetimes.observe(now - (unix_time(node.metadata.creation_timestamp) or now), nodepool=pool)
+        if node.metadata.deletion_timestamp:
+            self._figures.node_ends.observe(now - (unix_time(node.metadata.deletion_timestamp) or now), nodepool=pool)
 
     async def _evict(self, pod: DrainPod, claim: NodeClaim) -> None:
         if await self.writer.evict(pod):
             namespace, _, name = pod.name.partition("/")
             about = ObjectReference(kind="Pod", api_version="v1", namespace=namespace, name=name, uid=pod.uid)
             reason = condition_of_claim(claim, nodeclaim.DISRUPTION_REASON)
+            self._figures.pods_drained.add(reason=reason.reason.lower() if reason is not None else "")
             why = f": {reason.reason}" if reason is not None and reason.reason else ""
             self._recorder.event(about, "Normal", "Evicted", f"its node {claim.status.node_name} is removed{why}")
 
@@ -174,6 +198,7 @@ class TerminationController:
             return  # the watch has not shown the condition yet that says so
         await self._provider.terminate(provider_id)
         self._asked[provider_id] = self._clock.now()
+        self._ordered.setdefault(provider_id, self._clock.now())
         log.info("terminating instance=%s nodeclaim=%s", provider_id, claim.metadata.name)
 
     def _claims_of_node(self, node: Node) -> Iterable[str]:
