@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from typing import Final, TypeVar
 
 from gpuplane.autoscaler.catalogue import InstanceType
@@ -89,10 +90,11 @@ class MeteredProvider:
 
     async def interruptions(self) -> AsyncGenerator[Interruption, None]:
         """Yield notices for ever; failed status checks are counted."""
-        async for notice in self._provider.interruptions():
-            if notice.kind == IMPAIRED:
-                self._impaired.add(category="status_check")
-            yield notice
+        async with aclosing(self._provider.interruptions()) as notices:
+            async for notice in notices:
+                if notice.kind == IMPAIRED:
+                    self._impaired.add(category="status_check")
+                yield notice
 
     async def acknowledge(self, notice: Interruption) -> None:
         """Tell the cloud that a notice has been acted upon."""

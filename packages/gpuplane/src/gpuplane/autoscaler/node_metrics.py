@@ -10,7 +10,7 @@ from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.observed import PodView
 from kubekit.api.core import Node, Pod
 from kubekit.errors import InvalidInput
-from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, series
+from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, extend, series
 from kubekit.scheduling.podinfo import Requests, amounts
 
 REQUESTS: Final = Metric(
@@ -47,15 +47,15 @@ def node_metrics(nodes: Iterable[Node], pods: Callable[[str], Iterable[Pod]], no
         pool = node.metadata.labels.get(karpenter.POOL_LABEL)
         if pool is None:
             continue
-        labels = {"node_name": node.metadata.name, "nodepool": pool}
+        own = series({"node_name": node.metadata.name, "nodepool": pool})
         of_pods, of_daemons = _sums(pods(node.metadata.name))
-        requests += _by_resource(labels, of_pods)
-        daemons += _by_resource(labels, of_daemons)
+        requests += _by_resource(own, of_pods)
+        daemons += _by_resource(own, of_daemons)
         capacity, free = _read(node.status.capacity), _read(node.status.allocatable)
-        overhead += _by_resource(labels, {name: amount - free.get(name, 0) for name, amount in capacity.items()})
+        overhead += _by_resource(own, {name: amount - free.get(name, 0) for name, amount in capacity.items()})
         created = unix_time(node.metadata.creation_timestamp)
         if created is not None:
-            ages.append((series(labels), max(0.0, now - created)))
+            ages.append((own, max(0.0, now - created)))
         _add(requested, of_pods)
         _add(offered, free)
     for metric, values in ((REQUESTS, requests), (DAEMON_REQUESTS, daemons), (OVERHEAD, overhead), (AGE, ages)):
@@ -94,6 +94,6 @@ def _read(counted: Mapping[str, object]) -> Requests:
         return {}  # its kubelet's mistake; it has no value to report
 
 
-def _by_resource(labels: Mapping[str, str], counted: Requests) -> Iterator[tuple[Series, float]]:
+def _by_resource(own: Series, counted: Requests) -> Iterator[tuple[Series, float]]:
     for name, amount in counted.items():
-        yield series({**labels, "resource_type": name}), base_unit(name, amount)
+        yield extend(own, {"resource_type": name}), base_unit(name, amount)
