@@ -7,14 +7,19 @@ import json
 import os
 import random
 import signal
+import socket
+import struct
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from gpuplane.limits.page import UsagePage
 from packages.gpuplane.tests.limiter import arbiterclient
 from packages.gpuplane.tests.limiter.arbiterclient import Client
 from packages.gpuplane.tests.limiter.conftest import Machine
 from packages.gpuplane.tests.limiter.test_turns import BUSY
+from tests.support.until import until
 
 REWRITES = int(os.environ.get("GPUPLANE_REWRITES", "150"))
 STOPS = int(os.environ.get("GPUPLANE_STOPS", "20"))
@@ -136,3 +141,46 @@ def test_a_tenant_whose_processes_stop_and_go_on_delays_its_neighbour_by_its_own
     percent, longest = measured(child)
     assert 25 < percent < 54
     assert longest < 1.5
+
+
+def lingering() -> socket.socket:
+    """A connection with more to send than its other end takes: its last close waits for a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        stalled, _ = server.accept()
+    stalled.detach()
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    sender.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sender.send(bytes(1 << 16))
+    return sender
+
+
+def hand_over(to: Client, text: bytes) -> None:
+    """Send a connection that lingers, so that its last close is not ours."""
+    with lingering() as held:
+        try:
+            socket.send_fds(to.socket, [text], [held.fileno()])
+        except OSError:  # it has hung up
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+
+
+@pytest.mark.parametrize("greets", [True, False], ids=["greeted", "new"])
+@pytest.mark.parametrize("kind", [arbiterclient.WANT, None], ids=["word", "nothing"])
+async def test_descriptors_that_a_tenant_sends_are_not_waited_for(machine, greets: bool, kind: int | None) -> None:
+    machine.share("hostile", core=30)
+    machine.share("neighbour", core=50)
+    neighbour = Client(machine.store.directory("neighbour")).greeted()
+    hostile = Client(machine.store.directory("hostile"))
+    if greets:
+        hostile.say(arbiterclient.HELLO)
+    for _ in range(3):
+        hand_over(hostile, b"" if kind is None else arbiterclient.WORD.pack(kind, arbiterclient.VERSION, 0, 0, 0, 0))
+    hostile.close()
+    for _ in range(3):
+        turn = neighbour.wanted()
+        neighbour.say(arbiterclient.DONE, turn=turn.turn)
+    neighbour.close()
+    children = Path(f"/proc/{machine.arbiter.pid}/task/{machine.arbiter.pid}/children")
+    await until(lambda: not children.read_text(), what="the end of those that close")

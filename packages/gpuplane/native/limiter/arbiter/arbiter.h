@@ -4,7 +4,8 @@
  *
  * Invariants:
  * - Nothing that a container can write is mapped, and nothing that it sends is believed beyond its own share.
- * - No call waits for a container: sockets do not block, and a container that does not read loses its connection.
+ * - No call waits for a container: sockets do not block, a container that does not read loses its connection, and no
+ *   descriptor that a container sends is received or closed here.
  * - A share has so many messages a second. Messages above that wait in its own sockets.
  * - Of several arbiters of a directory one works, by a lock that the kernel frees; the others wait for it. All state is in
  *   memory: after a restart debts are forgiven, and processes connect again.
@@ -50,7 +51,7 @@ struct connection {
 	struct connection *next;
 };
 
-extern int arbiter_epoll;
+extern int arbiter_epoll, arbiter_lock;
 uint64_t clock_now(void);
 void arbiter_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool arbiter_watch(int file, void *source, uint32_t events);
@@ -75,5 +76,10 @@ void talk_read(struct connection *connection, bool ended); /* ended: by the proc
 uint64_t talk_turns(void);
 void talk_silence(struct share *share, bool silent);
 void talk_sweep(void); /* frees closed connections: no event of them is left */
+
+/* closing.c */
+void closing_add(int socket); /* hangs up now, and closes it soon */
+void closing_run(uint64_t now);
+uint64_t closing_wake(void);
 
 #endif

@@ -25,7 +25,7 @@
 #define EVENTS 64
 #define RETRY_LINES 20 /* lines on stderr that a container can cause */
 
-int arbiter_epoll;
+int arbiter_epoll, arbiter_lock = -1;
 
 uint64_t clock_now(void)
 {
@@ -64,6 +64,7 @@ static bool lock(const char *base)
 		if (errno != EWOULDBLOCK || poll(&owner, 1, STANDBY_MS) > 0)
 			return false;
 	}
+	arbiter_lock = file;
 	return file >= 0;
 }
 
@@ -71,6 +72,7 @@ static void prepare(void)
 {
 	struct rlimit files;
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGCHLD, SIG_IGN); /* of closing.c: nobody waits for them */
 	signal(SIGINT, SIG_IGN); /* of the terminal; it ends with its owner */
 	umask(0);                /* processes of any user connect */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
@@ -132,7 +134,9 @@ int main(int count, char **words)
 		struct epoll_event events[EVENTS];
 		uint64_t wake = talk_turns(), refill = shares_wake();
 		talk_sweep();
-		wake_at(timer, refill < wake ? refill : wake);
+		closing_run(clock_now());
+		wake = refill < wake ? refill : wake;
+		wake_at(timer, closing_wake() < wake ? closing_wake() : wake);
 		int ready = epoll_wait(arbiter_epoll, events, EVENTS, -1);
 		bool rescan = false;
 		for (int i = 0; i < ready; i++) {

@@ -89,7 +89,7 @@ static void add(int place, const char *id, ino_t inode)
 static void close_listener(struct share *share)
 {
 	if (share->listener >= 0)
-		close(share->listener);
+		closing_add(share->listener); /* with those that have connected and were not accepted */
 	share->listener = -1;
 }
 

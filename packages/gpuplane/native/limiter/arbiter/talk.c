@@ -35,7 +35,7 @@ static void hang_up(struct connection *connection)
 {
 	if (connection->socket < 0)
 		return;
-	close(connection->socket);
+	closing_add(connection->socket);
 	connection->socket = -1;
 	closed = true;
 	if (connection->seat < 0)
@@ -60,12 +60,14 @@ static bool tell(struct connection *connection, enum word_kind kind, uint64_t tu
 void talk_accept(struct share *share)
 {
 	int socket = accept4(share->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	if (socket < 0)
+	if (socket < 0) { /* without descriptors the listener stays ready: this costs a share its messages, not our time */
+		shares_spend(share, ACCEPT_COST, clock_now());
 		return;
+	}
 	struct connection *connection = share->users < SHARE_CONNECTIONS ? calloc(1, sizeof *connection) : NULL;
 	if (!connection || !arbiter_watch(socket, connection, share->silent ? 0 : EPOLLIN)) {
 		free(connection);
-		close(socket);
+		closing_add(socket);
 	} else {
 		*connection = (struct connection){FROM_CONNECTION, socket, -1, 0, share, NULL, connections};
 		connections = connection;
@@ -134,6 +136,19 @@ static void obey(struct connection *connection, const struct word *word, uint64_
 	}
 }
 
+/* Takes the next word. Returns its size; 0 at the end, and for a message that is no word or carries descriptors. */
+static ssize_t hear(int socket, struct word *word)
+{
+	struct iovec part = {word, sizeof *word};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	ssize_t size = recvmsg(socket, &message, MSG_DONTWAIT | MSG_PEEK | MSG_TRUNC);
+	if (size < 0)
+		return size;
+	if (size != (ssize_t)sizeof *word || message.msg_flags & MSG_CTRUNC)
+		return 0;
+	return recv(socket, word, sizeof *word, MSG_DONTWAIT);
+}
+
 void talk_read(struct connection *connection, bool ended)
 {
 	/* Of a share that may not speak its end is all that is heard. */
@@ -141,7 +156,7 @@ void talk_read(struct connection *connection, bool ended)
 		hang_up(connection);
 	for (int i = 0; i < READ_AT_ONCE && connection->socket >= 0 && !connection->share->silent; i++) {
 		struct word word;
-		ssize_t size = recv(connection->socket, &word, sizeof word, MSG_DONTWAIT | MSG_TRUNC);
+		ssize_t size = hear(connection->socket, &word);
 		if (size < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
 		uint64_t now = clock_now();
