@@ -312,7 +312,7 @@ def test_a_kernel_that_goes_wrong_breaks_its_context_and_only_that(
         (HEAD + ".visible .entry k() { .reg .b32 %r<2>; call foo; }", 218, "call of unknown function foo"),
         (HEAD + ".visible .entry k() {", 218, "without '}'"),
         (HEAD + "/* open", 218, "comment without end"),
-        (HEAD + ".visible .entry k() { .reg .f32 %f<2>; add.f16x2 %f0, %f0, %f1; }", 218, "unknown .f16x2"),
+        (HEAD + ".visible .entry k() { .reg .f32 %f<2>; add.e4m3 %f0, %f0, %f1; }", 218, "unknown .e4m3"),
         (".version 99.0\n.target sm_70\n", 222, "unsupported .version 99.0"),
         (".version 7.0\n.target sm_120\n", 218, "newer than this GPU"),
         ("\x7fELF", 209, "PTX only"),

@@ -280,6 +280,20 @@ EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodul
 	return CUDA_NOT_FOUND;
 }
 
+/* The runtime wants the handles of all textures of a module when it loads it. Whoever binds one is refused. */
+EXPORT CUresult cuModuleGetTexRef(void **texture, CUmodule module, const char *name)
+{
+	NEED(texture && name);
+	MODULE(module);
+	for (uint32_t i = 0; i < module->ptx->variable_count; i++) {
+		if (strcmp(module->ptx->variables[i].name, name))
+			continue;
+		*texture = &module->ptx->variables[i];
+		return CUDA_SUCCESS;
+	}
+	return CUDA_NOT_FOUND;
+}
+
 static void free_library(struct library *library)
 {
 	for (uint32_t i = 0; i < library->count; i++)

@@ -6,13 +6,13 @@
 
 uint32_t ptx_width(enum ptx_type type)
 {
-	static const uint8_t widths[] = {1, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 1, 8};
+	static const uint8_t widths[] = {1, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 2, 2, 4, 4, 1, 8};
 	return widths[type];
 }
 
 bool ptx_is_float(enum ptx_type type)
 {
-	return type == PTX_F32 || type == PTX_F64;
+	return type >= PTX_F32 && type <= PTX_BF16X2;
 }
 
 bool ptx_is_signed(enum ptx_type type)
@@ -65,6 +65,17 @@ static uint64_t from_f64(double value)
 	return bits;
 }
 
+/* A float of any width but a pair. */
+static double as_real(enum ptx_type type, uint64_t bits)
+{
+	return type == PTX_F32 ? (double)as_f32(bits) : type == PTX_F64 ? as_f64(bits) : ptx_from_half(type, bits);
+}
+
+static uint64_t from_real(enum ptx_type type, double value)
+{
+	return type == PTX_F32 ? from_f32((float)value) : type == PTX_F64 ? from_f64(value) : ptx_to_half(type, value);
+}
+
 static bool compare(enum ptx_mode mode, bool less, bool equal, bool unordered)
 {
 	switch (mode) {
@@ -89,10 +100,10 @@ static bool compare(enum ptx_mode mode, bool less, bool equal, bool unordered)
 static bool compared(const struct ptx_instruction *i, enum ptx_type type, uint64_t a, uint64_t b)
 {
 	enum ptx_mode mode = (enum ptx_mode)i->mode;
-	if (type == PTX_F32)
-		return compare(mode, as_f32(a) < as_f32(b), as_f32(a) == as_f32(b), isnan(as_f32(a)) || isnan(as_f32(b)));
-	if (type == PTX_F64)
-		return compare(mode, as_f64(a) < as_f64(b), as_f64(a) == as_f64(b), isnan(as_f64(a)) || isnan(as_f64(b)));
+	if (ptx_is_float(type)) {
+		double x = as_real(type, a), y = as_real(type, b);
+		return compare(mode, x < y, x == y, isnan(x) || isnan(y));
+	}
 	a = ptx_mask(type, a);
 	b = ptx_mask(type, b);
 	bool less = ptx_is_signed(type) ? ptx_signed(type, a) < ptx_signed(type, b) : a < b;
@@ -133,6 +144,21 @@ static uint64_t compute_f32(const struct ptx_instruction *i, uint64_t a, uint64_
 	if (i->saturate)
 		result = isnan(result) ? 0 : fminf(fmaxf(result, 0), 1);
 	return from_f32(result);
+}
+
+static uint64_t compute_half(const struct ptx_instruction *i, enum ptx_type type, uint64_t a, uint64_t b, uint64_t c)
+{
+	double result = real(i, ptx_from_half(type, a), ptx_from_half(type, b), ptx_from_half(type, c));
+	if (i->saturate)
+		result = isnan(result) ? 0 : fmin(fmax(result, 0), 1);
+	return ptx_to_half(type, result);
+}
+
+/* The lower number and the upper one, each for itself. */
+static uint64_t compute_pair(const struct ptx_instruction *i, enum ptx_type type, uint64_t a, uint64_t b, uint64_t c)
+{
+	return compute_half(i, type, a & 0xffff, b & 0xffff, c & 0xffff) |
+	       compute_half(i, type, a >> 16 & 0xffff, b >> 16 & 0xffff, c >> 16 & 0xffff) << 16;
 }
 
 static uint64_t multiply_high(enum ptx_type type, uint64_t a, uint64_t b)
@@ -186,6 +212,16 @@ static uint64_t insert(enum ptx_type type, uint64_t from, uint64_t into, uint64_
 		into = from >> bit & 1 ? into | mask : into & ~mask;
 	}
 	return into;
+}
+
+/* The choices of the modes of prmt for each value of the two lowest bits; the highest byte first, as the manual has them. */
+static uint64_t selection_of(enum ptx_mode mode, uint64_t c)
+{
+	static const uint16_t choices[][4] = {
+		{0x3210, 0x4321, 0x5432, 0x6543}, {0x5670, 0x6701, 0x7012, 0x0123}, {0x0000, 0x1111, 0x2222, 0x3333},
+		{0x3210, 0x3211, 0x3222, 0x3333}, {0x0000, 0x1110, 0x2210, 0x3210}, {0x1010, 0x3232, 0x1010, 0x3232},
+	};
+	return mode == M_NONE ? c : choices[mode - M_F4E][c & 3];
 }
 
 static uint64_t permute(uint64_t a, uint64_t b, uint64_t selection)
@@ -258,7 +294,7 @@ static uint64_t compute_integer(const struct ptx_instruction *i, uint64_t a, uin
 	case OP_BFIND: return find_bit(i, type, a);
 	case OP_BFE: return extract(type, a, b, c);
 	case OP_BFI: return insert(type, a, b, c, d);
-	case OP_PRMT: return permute(a, b, c);
+	case OP_PRMT: return permute(a, b, selection_of((enum ptx_mode)i->mode, c));
 	case OP_LOP3: {
 		uint64_t result = 0;
 		for (uint32_t bit = 0; bit < 32; bit++)
@@ -302,19 +338,23 @@ static double rounded(enum ptx_mode mode, double value)
 	}
 }
 
-static uint64_t convert(const struct ptx_instruction *i, uint64_t a)
+static uint64_t convert(const struct ptx_instruction *i, uint64_t a, uint64_t b)
 {
 	enum ptx_type to = (enum ptx_type)i->type, from = (enum ptx_type)i->other_type;
+	if (ptx_is_pair(to)) /* the first becomes the upper one */
+		return ptx_to_half(to, as_f32(a)) << 16 | ptx_to_half(to, as_f32(b));
 	a = ptx_mask(from, a);
 	if (ptx_is_float(from)) {
-		double value = from == PTX_F32 ? as_f32(a) : as_f64(a);
+		double value = as_real(from, a);
 		if (!ptx_is_float(to))
 			return to_integer(to, rounded(i->mode == M_NONE ? M_RZI : (enum ptx_mode)i->mode, value));
 		value = rounded((enum ptx_mode)i->mode, value);
 		if (i->saturate)
 			value = isnan(value) ? 0 : fmin(fmax(value, 0), 1);
-		return to == PTX_F32 ? from_f32((float)value) : from_f64(value);
+		return from_real(to, value);
 	}
+	if (ptx_is_half(to))
+		return ptx_to_half(to, ptx_is_signed(from) ? (double)ptx_signed(from, a) : (double)a);
 	if (to == PTX_F32)
 		return from_f32(ptx_is_signed(from) ? (float)ptx_signed(from, a) : (float)a);
 	if (to == PTX_F64)
@@ -371,16 +411,20 @@ uint64_t ptx_compute(const struct ptx_instruction *i, const uint64_t *slots)
 		bool first = i->other_type == PTX_F32 ? as_f32(v[3]) >= 0 : (int32_t)v[3] >= 0;
 		return first ? v[1] : v[2];
 	}
-	case OP_CVT: return convert(i, v[1]);
+	case OP_CVT: return convert(i, v[1], v[2]);
 	case OP_SETP: return combined((enum ptx_mode)i->second_mode, compared(i, type, v[1], v[2]), v[3] & 1);
 	case OP_SET: {
 		bool result = combined((enum ptx_mode)i->second_mode, compared(i, (enum ptx_type)i->other_type, v[1], v[2]), v[3] & 1);
-		return type == PTX_F32 ? from_f32(result) : result ? 0xffffffff : 0;
+		return ptx_is_float(type) ? from_real(type, result) : result ? 0xffffffff : 0;
 	}
 	case OP_TESTP: return tested(i, v[1]);
 	}
 	if (type == PTX_F32)
 		return compute_f32(i, v[1], v[2], v[3]);
+	if (ptx_is_pair(type))
+		return compute_pair(i, type, v[1], v[2], v[3]);
+	if (ptx_is_half(type))
+		return compute_half(i, type, v[1], v[2], v[3]);
 	if (type == PTX_F64)
 		return from_f64(real(i, as_f64(v[1]), as_f64(v[2]), as_f64(v[3])));
 	return compute_integer(i, ptx_mask(type, v[1]), ptx_mask(type, v[2]), v[3], v[4]);
@@ -402,6 +446,7 @@ uint64_t ptx_carry(const struct ptx_instruction *i, uint64_t a, uint64_t b, uint
 
 uint64_t ptx_atomic(const struct ptx_instruction *i, uint64_t old, uint64_t b, uint64_t c)
 {
+	static const struct ptx_instruction sum = {.op = OP_ADD};
 	enum ptx_type type = (enum ptx_type)i->type;
 	bool is_signed = ptx_is_signed(type);
 	int64_t sa = ptx_signed(type, old), sb = ptx_signed(type, b);
@@ -409,6 +454,8 @@ uint64_t ptx_atomic(const struct ptx_instruction *i, uint64_t old, uint64_t b, u
 	b = ptx_mask(type, b);
 	switch (i->mode) {
 	case M_ADD:
+		if (ptx_is_half(type))
+			return ptx_is_pair(type) ? compute_pair(&sum, type, old, b, 0) : compute_half(&sum, type, old, b, 0);
 		return type == PTX_F32 ? from_f32(as_f32(old) + as_f32(b)) : type == PTX_F64 ? from_f64(as_f64(old) + as_f64(b)) : old + b;
 	case M_MIN: return is_signed ? (sa < sb ? old : b) : old < b ? old : b;
 	case M_MAX: return is_signed ? (sa > sb ? old : b) : old > b ? old : b;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+static void branch(struct parser *parser);
+
 static void modifiers(struct parser *parser, struct ptx_instruction *made)
 {
 	for (; parser->token.kind == TOKEN_DOT; parser_next(parser)) {
@@ -39,12 +41,27 @@ static bool among(enum ptx_mode mode, enum ptx_mode first, enum ptx_mode last)
 	return mode >= first && mode <= last;
 }
 
+static bool done_with_halves(const struct ptx_instruction *made)
+{
+	bool pair = ptx_is_pair((enum ptx_type)made->type);
+	switch (made->op) {
+	case OP_ADD: case OP_SUB: case OP_MUL: return !made->mode;
+	case OP_FMA: case OP_NEG: case OP_ABS: case OP_MIN: case OP_MAX: case OP_EX2: case OP_TANH: return true;
+	case OP_CVT: return !pair || made->other_type == PTX_F32;
+	case OP_SETP: case OP_SET: return !pair;
+	default: return false;
+	}
+}
+
 /* Refuses what ptx_compute could not do. */
 static void check(struct parser *parser, const struct ptx_instruction *made)
 {
 	enum ptx_type type = (enum ptx_type)made->type;
 	bool real = ptx_is_float(type), bits = type <= PTX_B64;
 	wants(parser, made, made->type != PTX_NO_TYPE);
+	/* Of the numbers of 16 bits, no division, roots or tests. */
+	if (ptx_is_half(type))
+		wants(parser, made, done_with_halves(made));
 	switch (made->op) {
 	case OP_ADD: case OP_SUB: case OP_ABS: case OP_NEG: case OP_MIN: case OP_MAX: case OP_DIV:
 		wants(parser, made, type != PTX_PRED && !bits);
@@ -77,10 +94,12 @@ static void check(struct parser *parser, const struct ptx_instruction *made)
 		wants(parser, made, among(made->mode, M_L, M_R) && ptx_width(type) == 4);
 		break;
 	case OP_PRMT: case OP_LOP3:
-		wants(parser, made, ptx_width(type) == 4 && !made->mode);
+		wants(parser, made, !real && ptx_width(type) == 4 &&
+					   (!made->mode || (made->op == OP_PRMT && among(made->mode, M_F4E, M_RC16))));
 		break;
 	case OP_CVT:
-		wants(parser, made, made->other_type != PTX_NO_TYPE && type != PTX_PRED && made->other_type != PTX_PRED);
+		wants(parser, made, made->other_type != PTX_NO_TYPE && type != PTX_PRED && made->other_type != PTX_PRED &&
+					   !ptx_is_pair((enum ptx_type)made->other_type));
 		break;
 	case OP_SELP:
 		wants(parser, made, type != PTX_PRED);
@@ -179,7 +198,7 @@ static void move_operands(struct parser *parser, struct ptx_instruction *made)
 static void memory_operands(struct parser *parser, struct ptx_instruction *made)
 {
 	bool load = made->op == OP_LD;
-	wants(parser, made, made->type < PTX_PRED);
+	wants(parser, made, made->type <= PTX_F64);
 	if (!load) {
 		made->slot[8] = address(parser, made);
 		parser_need(parser, ',');
@@ -203,7 +222,8 @@ static void memory_operands(struct parser *parser, struct ptx_instruction *made)
 static void atomic_operands(struct parser *parser, struct ptx_instruction *made)
 {
 	uint32_t width = made->type < PTX_PRED ? ptx_width((enum ptx_type)made->type) : 0;
-	wants(parser, made, (width == 4 || width == 8 || (width == 2 && made->mode == M_CAS)) && among(made->mode, M_AND, M_CAS));
+	bool half = ptx_is_half((enum ptx_type)made->type);
+	wants(parser, made, (width == 4 || width == 8 || (width == 2 && (made->mode == M_CAS || half))) && among(made->mode, M_AND, M_CAS));
 	wants(parser, made, !ptx_is_float((enum ptx_type)made->type) || made->mode == M_ADD || made->mode == M_EXCH);
 	wants(parser, made, made->space != PTX_PARAM && made->space != PTX_CONST && !made->vector);
 	if (made->op == OP_ATOM) {
@@ -246,15 +266,97 @@ static void warp_operands(struct parser *parser, struct ptx_instruction *made)
 		made->slot[4] = source(parser, PTX_U32);
 }
 
+/* bar.red: the number of threads with a predicate, or whether all or any have it, comes back to each. */
+static void reducing_barrier(struct parser *parser, struct ptx_instruction *made)
+{
+	bool counts = made->second_mode == M_POPC;
+	wants(parser, made, made->type == (counts ? PTX_U32 : PTX_PRED) && (counts || among(made->second_mode, M_AND, M_OR)));
+	made->slot[0] = destination(parser, made);
+	parser_need(parser, ',');
+	made->slot[2] = source(parser, PTX_U32);
+	parser_need(parser, ',');
+	/* A number of threads may stand before the predicate. */
+	struct operand last = operand(parser, PTX_U32);
+	if (parser_sign(parser, ','))
+		last = operand(parser, PTX_PRED);
+	wants(parser, made, last.type == PTX_PRED && last.special == PTX_NOT_SPECIAL);
+	made->negate = last.negated;
+	made->slot[1] = fold(parser, &last);
+}
+
+/* cp.async [to], [from], size{, how many bytes are read; the others become zero}, and what waits for such copies. */
+static void copy_operands(struct parser *parser, struct ptx_instruction *made)
+{
+	if (among(made->mode, M_COMMIT, M_WAIT_ALL)) {
+		if (made->mode == M_WAIT_GROUP)
+			made->offset = parser_integer(parser);
+		return;
+	}
+	/* .shared.global: the space that was read last. */
+	wants(parser, made, made->mode == M_NONE && made->type == PTX_NO_TYPE && made->space == PTX_GLOBAL);
+	made->slot[7] = address(parser, made);
+	made->target = (uint32_t)made->offset;
+	made->offset = 0;
+	parser_need(parser, ',');
+	made->slot[8] = address(parser, made);
+	parser_need(parser, ',');
+	int64_t size = parser_integer(parser);
+	wants(parser, made, size == 4 || size == 8 || size == 16);
+	made->vector = (uint8_t)size;
+	if (parser_sign(parser, ','))
+		made->slot[1] = source(parser, PTX_U32);
+}
+
+/* name: .branchtargets A, B, ...; becomes a run of branches, which is jumped over. */
+void branch_targets(struct parser *parser)
+{
+	if (!parser->label_count || parser->labels[parser->label_count - 1].at != parser->kernel->code_size)
+		parser_fail(parser, parser->token.line, "a table of labels needs a name");
+	uint32_t table = parser->label_count - 1, over = parser->kernel->code_size;
+	emit(parser, parser->token.line)->op = OP_BRA;
+	parser->labels[table].at++;
+	do {
+		emit(parser, parser->token.line)->op = OP_BRA;
+		branch(parser);
+		parser->labels[table].targets++;
+	} while (parser_sign(parser, ','));
+	parser->kernel->code[over].target = parser->kernel->code_size;
+	parser_need(parser, ';');
+}
+
+/* brx.idx register, table */
+static void indexed_branch(struct parser *parser, struct ptx_instruction *made)
+{
+	made->slot[1] = source(parser, PTX_U32);
+	parser_need(parser, ',');
+	struct token name = parser_name(parser, "a table of labels");
+	for (uint32_t i = 0; i < parser->label_count; i++) {
+		const struct label *table = &parser->labels[i];
+		if (!table->targets || table->length != name.length || memcmp(table->name, name.text, name.length))
+			continue;
+		made->target = table->at;
+		made->offset = table->targets;
+		return;
+	}
+	parser_fail(parser, name.line, "no table %.*s", (int)(name.length < 60 ? name.length : 60), name.text);
+}
+
 static void branch(struct parser *parser)
 {
 	struct token name = parser_name(parser, "a label");
 	parser->jumps = parser_grow(parser, parser->jumps, &parser->jump_room, parser->jump_count, sizeof *parser->jumps, 1u << 20);
-	parser->jumps[parser->jump_count++] = (struct label){name.text, name.length, parser->kernel->code_size - 1, name.line};
+	parser->jumps[parser->jump_count++] = (struct label){name.text, name.length, parser->kernel->code_size - 1, name.line, 0};
 }
 
 static void instruction(struct parser *parser, const struct token *name, uint32_t guard, bool negated)
 {
+	/* Libraries hold kernels with textures among others. Such a kernel is loaded, and breaks its context when it comes to
+	   the texture; binding one has been refused before. */
+	if (token_is(name, "tex")) {
+		emit(parser, name->line)->op = OP_TRAP;
+		parser_skip_to(parser, ';');
+		return;
+	}
 	const struct opcode *opcode = opcode_named(name);
 	if (!opcode)
 		parser_fail(parser, name->line, "unknown instruction %.*s", (int)(name->length < 60 ? name->length : 60), name->text);
@@ -267,6 +369,8 @@ static void instruction(struct parser *parser, const struct token *name, uint32_
 	modifiers(parser, made);
 	switch (opcode->op) {
 	case OP_BRA: branch(parser); break;
+	case OP_BRX: indexed_branch(parser, made); break;
+	case OP_CP_ASYNC: copy_operands(parser, made); break;
 	case OP_EXIT: case OP_TRAP: case OP_RET: break;
 	case OP_CALL: call_operands(parser, made); break;
 	case OP_NOP:
@@ -280,7 +384,11 @@ static void instruction(struct parser *parser, const struct token *name, uint32_
 			made->slot[4] = source(parser, PTX_U32);
 			break;
 		}
-		/* Counting or reducing barriers are others; a barrier of a part of the block is taken as one of all. */
+		/* A barrier of a part of the block is taken as one of all. */
+		if (made->mode == M_RED) {
+			reducing_barrier(parser, made);
+			break;
+		}
 		wants(parser, made, made->mode == M_NONE && made->type == PTX_NO_TYPE);
 		if (!at_sign(parser, ';')) {
 			made->slot[1] = source(parser, PTX_U32);
@@ -302,7 +410,8 @@ static void instruction(struct parser *parser, const struct token *name, uint32_
 	default:
 		made->carry |= name->text[name->length - 1] == 'c' && opcode->op <= OP_MAD ? CARRY_IN : 0;
 		check(parser, made);
-		compute_operands(parser, made, opcode->sources);
+		/* A pair is made of two. */
+		compute_operands(parser, made, opcode->sources + (made->op == OP_CVT && ptx_is_pair((enum ptx_type)made->type)));
 		if (made->carry) {
 			made->carry_op = made->op;
 			made->op = OP_CARRY;
@@ -328,7 +437,7 @@ void parse_statement(struct parser *parser)
 	if (guard == PTX_NO_SLOT && parser_sign(parser, ':')) {
 		parser->labels = parser_grow(parser, parser->labels, &parser->label_room, parser->label_count,
 					     sizeof *parser->labels, 1u << 20);
-		parser->labels[parser->label_count++] = (struct label){name.text, name.length, parser->kernel->code_size, name.line};
+		parser->labels[parser->label_count++] = (struct label){name.text, name.length, parser->kernel->code_size, name.line, 0};
 		return;
 	}
 	instruction(parser, &name, guard, negated);

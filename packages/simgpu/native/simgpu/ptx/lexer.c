@@ -151,6 +151,15 @@ void parser_next(struct parser *parser)
 	}
 }
 
+void parser_skip_to(struct parser *parser, char sign)
+{
+	/* Not by words: what is between need not be words that are known here. */
+	while (parser->at < parser->end && *parser->at && *parser->at != sign)
+		parser->line += *parser->at++ == '\n';
+	parser_next(parser);
+	parser_need(parser, sign);
+}
+
 bool token_is(const struct token *token, const char *text)
 {
 	return (token->kind == TOKEN_NAME || token->kind == TOKEN_DOT) && strlen(text) == token->length &&
@@ -208,7 +217,7 @@ void *parser_grow(struct parser *parser, void *array, uint32_t *room, uint32_t c
 enum ptx_type type_named(const struct token *token)
 {
 	static const char *const names[] = {"b8",  "b16", "b32", "b64", "u8",  "u16", "u32", "u64",
-					    "s8",  "s16", "s32", "s64", "f32", "f64", "pred"};
+					    "s8",  "s16", "s32", "s64", "f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "pred"};
 	for (int type = 0; type < PTX_NO_TYPE; type++)
 		if (token->kind == TOKEN_DOT && token_is(token, names[type]))
 			return (enum ptx_type)type;

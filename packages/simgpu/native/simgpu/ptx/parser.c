@@ -62,6 +62,9 @@ enum ptx_type declaration(struct parser *parser, uint32_t *alignment)
 	enum ptx_type type = PTX_NO_TYPE;
 	for (*alignment = 0; parser->token.kind == TOKEN_DOT;) {
 		enum ptx_type found = type_named(&parser->token);
+		/* A texture that the host would bind; no instruction here reads it. */
+		if (token_is(&parser->token, "texref"))
+			found = PTX_B64;
 		if (found != PTX_NO_TYPE) {
 			if (type != PTX_NO_TYPE)
 				parser_fail(parser, parser->token.line, "two types");
@@ -293,6 +296,9 @@ void body(struct parser *parser)
 		} else if (token_is(&parser->token, "param")) {
 			parser_next(parser);
 			call_params(parser);
+		} else if (token_is(&parser->token, "branchtargets")) {
+			parser_next(parser);
+			branch_targets(parser);
 		} else if (token_is(&parser->token, "callprototype")) {
 			skip_statement(parser); /* a function has its own */
 		} else if (token_is(&parser->token, "loc")) {

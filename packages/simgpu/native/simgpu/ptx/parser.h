@@ -34,6 +34,7 @@ struct symbol {
 struct label {
 	const char *name;
 	uint32_t length, at, line;
+	uint32_t targets; /* of a table of labels: how many; its first branch is `at` */
 };
 
 struct parser {
@@ -65,6 +66,7 @@ void parser_next(struct parser *parser);
 bool token_is(const struct token *token, const char *text);     /* a name or a dotted word */
 bool parser_sign(struct parser *parser, char sign);             /* takes it when it is there */
 void parser_need(struct parser *parser, char sign);
+void parser_skip_to(struct parser *parser, char sign);          /* and takes it */
 struct token parser_name(struct parser *parser, const char *what);
 int64_t parser_integer(struct parser *parser);
 /* Makes room for one more element; gives up when there are too many. */
@@ -124,6 +126,7 @@ uint16_t unfold(const struct ptx_kernel *kernel, uint16_t slot);
 
 /* instructions.c */
 void parse_statement(struct parser *parser);
+void branch_targets(struct parser *parser);
 void finish_kernel(struct parser *parser);
 struct symbol *find_symbol(struct parser *parser, const struct token *name);
 

@@ -31,7 +31,8 @@
 
 enum ptx_type {
 	PTX_B8, PTX_B16, PTX_B32, PTX_B64, PTX_U8, PTX_U16, PTX_U32, PTX_U64,
-	PTX_S8, PTX_S16, PTX_S32, PTX_S64, PTX_F32, PTX_F64, PTX_PRED, PTX_NO_TYPE,
+	PTX_S8, PTX_S16, PTX_S32, PTX_S64, PTX_F32, PTX_F64, PTX_F16, PTX_BF16, PTX_F16X2, PTX_BF16X2, PTX_PRED,
+	PTX_NO_TYPE,
 };
 
 enum ptx_space { PTX_GENERIC, PTX_GLOBAL, PTX_SHARED, PTX_LOCAL, PTX_PARAM, PTX_CONST };
@@ -52,7 +53,7 @@ enum ptx_op {
 	OP_CVT, OP_MOV, OP_SETP, OP_SET, OP_TESTP,
 	OP_FIRST_SPECIAL, /* from here on an instruction does more than compute a value */
 	OP_CVTA = OP_FIRST_SPECIAL, OP_CARRY, OP_CALL, OP_RET, OP_ISSPACEP, OP_LD, OP_ST, OP_ATOM, OP_RED, OP_PACK, OP_UNPACK, OP_CLOCK, OP_NOP,
-	OP_BRA, OP_EXIT, OP_TRAP, OP_NANOSLEEP, OP_ACTIVEMASK, OP_BAR,
+	OP_BRA, OP_EXIT, OP_TRAP, OP_NANOSLEEP, OP_ACTIVEMASK, OP_BAR, OP_CP_ASYNC, OP_BRX,
 	OP_FIRST_WARP, /* from here on all threads of a warp meet */
 	OP_WARPSYNC = OP_FIRST_WARP, OP_SHFL, OP_VOTE, OP_REDUX, OP_COUNT,
 };
@@ -62,7 +63,8 @@ enum ptx_mode {
 	M_NONE, M_LO, M_HI, M_WIDE, M_EQ, M_NE, M_LT, M_LE, M_GT, M_GE, M_LS, M_HS, M_EQU, M_NEU, M_LTU, M_LEU, M_GTU,
 	M_GEU, M_NUM, M_NAN, M_AND, M_OR, M_XOR, M_ADD, M_MIN, M_MAX, M_INC, M_DEC, M_EXCH, M_CAS, M_RNI, M_RZI, M_RMI,
 	M_RPI, M_SAT, M_TO, M_UP, M_DOWN, M_BFLY, M_IDX, M_ALL, M_ANY, M_BALLOT, M_L, M_R, M_CLAMP, M_WRAP,
-	M_FINITE, M_INFINITE, M_NUMBER, M_NOTANUMBER, M_NORMAL, M_SUBNORMAL, M_WARP, M_SHIFTAMT, M_IGNORED,
+	M_FINITE, M_INFINITE, M_NUMBER, M_NOTANUMBER, M_NORMAL, M_SUBNORMAL, M_WARP, M_SHIFTAMT, M_POPC, M_RED,
+	M_F4E, M_B4E, M_RC8, M_ECL, M_ECR, M_RC16, M_COMMIT, M_WAIT_GROUP, M_WAIT_ALL, M_IGNORED,
 };
 
 #define PTX_OPERANDS 9 /* destination, then sources; vectors take four */
@@ -174,6 +176,11 @@ enum ptx_result ptx_run(struct ptx_launch *launch);
 uint32_t ptx_width(enum ptx_type type); /* bytes */
 bool ptx_is_float(enum ptx_type type);
 bool ptx_is_signed(enum ptx_type type);
+/* Of 16 bits, and pairs of them in 32. */
+bool ptx_is_half(enum ptx_type type);
+bool ptx_is_pair(enum ptx_type type);
+double ptx_from_half(enum ptx_type type, uint64_t bits);
+uint64_t ptx_to_half(enum ptx_type type, double value);
 uint64_t ptx_mask(enum ptx_type type, uint64_t value);
 int64_t ptx_signed(enum ptx_type type, uint64_t value);
 /* The value of a computing instruction; `slots` is the register file. */

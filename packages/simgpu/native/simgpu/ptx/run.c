@@ -20,12 +20,10 @@ static uint64_t thread_ns(const struct run *run, const struct thread *thread)
 	return thread->cycles * 1000 / run->launch->clock_mhz + thread->extra_ns;
 }
 
-/* The memory behind an address of an instruction, NULL when there is none. */
-static uint8_t *reach(struct run *run, const struct thread *thread, const struct ptx_instruction *i, uint32_t size,
-		      enum ptx_result *result)
+/* The memory behind an address, NULL when there is none. */
+uint8_t *reach_at(struct run *run, const struct thread *thread, const struct ptx_instruction *i, uint64_t address,
+		  enum ptx_space space, uint32_t size, enum ptx_result *result)
 {
-	uint64_t address = thread->frame.slots[i->slot[8]] + (uint64_t)i->offset;
-	enum ptx_space space = (enum ptx_space)i->space;
 	*result = PTX_OK;
 	if (space == PTX_GENERIC && address & PTX_WINDOW_MASK) {
 		uint64_t window = address & PTX_WINDOW_MASK;
@@ -62,6 +60,12 @@ static uint8_t *reach(struct run *run, const struct thread *thread, const struct
 	}
 	*result = fault(run, i, address, PTX_ILLEGAL_ADDRESS);
 	return NULL;
+}
+
+static uint8_t *reach(struct run *run, const struct thread *thread, const struct ptx_instruction *i, uint32_t size,
+		      enum ptx_result *result)
+{
+	return reach_at(run, thread, i, thread->frame.slots[i->slot[8]] + (uint64_t)i->offset, (enum ptx_space)i->space, size, result);
 }
 
 static enum ptx_result load(struct run *run, struct thread *thread, const struct ptx_instruction *i)
@@ -174,6 +178,15 @@ static uint32_t active_mask(const struct run *run, uint32_t number)
 	return mask;
 }
 
+static enum ptx_result branch_by_index(struct run *run, struct thread *thread, const struct ptx_instruction *i)
+{
+	uint64_t index = (uint32_t)thread->frame.slots[i->slot[1]];
+	if (index >= (uint64_t)i->offset)
+		return fault(run, i, index, PTX_TRAPPED);
+	thread->frame.at = thread->frame.code->code + i->target + index;
+	return PTX_OK;
+}
+
 /* Runs one thread until it ends or waits. */
 static enum ptx_result run_thread(struct run *run, struct thread *thread, uint32_t number)
 {
@@ -205,6 +218,8 @@ static enum ptx_result run_thread(struct run *run, struct thread *thread, uint32
 		case OP_CARRY: add_with_carry(thread, i); break;
 		case OP_CALL: result = thread_call(run, thread, i); break;
 		case OP_RET: thread->state = thread_return(thread) ? RUNNING : ENDED; break;
+		case OP_BRX: result = branch_by_index(run, thread, i); break;
+		case OP_CP_ASYNC: result = thread_copy(run, thread, i); break;
 		case OP_BRA: thread->frame.at = thread->frame.code->code + i->target; break;
 		case OP_EXIT: thread->state = ENDED; break;
 		case OP_TRAP: result = fault(run, i, 0, PTX_TRAPPED); break;
@@ -243,9 +258,7 @@ static enum ptx_result run_meeting_block(struct run *run)
 		if (ended)
 			return PTX_OK;
 		if (all_wait)
-			for (uint32_t k = 0; k < run->thread_count; k++)
-				if (run->threads[k].state == AT_BARRIER)
-					run->threads[k].state = RUNNING;
+			pass_barrier(run->threads, run->thread_count);
 		if (!all_wait && !progress)
 			return fault(run, run->threads[0].frame.at - 1, 0, PTX_TOO_LONG); /* they wait for ever */
 	}
@@ -264,6 +277,7 @@ static void prepare(struct run *run, struct thread *thread, uint32_t number, con
 	thread->frame.at = launch->kernel->code;
 	thread->readings = 0;
 	thread->carry = false;
+	thread->copy_count = thread->groups = 0;
 	thread->cycles = thread->extra_ns = 0;
 	thread->state = RUNNING;
 	special[PTX_TID_X] = number % launch->block[0];
@@ -368,6 +382,7 @@ enum ptx_result ptx_run(struct ptx_launch *launch)
 			free(thread->frame.area);
 		free(thread->frame.slots);
 		free(thread->callers);
+		free(thread->copies);
 		free(thread->local);
 	}
 	free(run.threads);

@@ -17,11 +17,19 @@ struct frame {
 	uint32_t local_base; /* where its local memory begins in the thread's */
 };
 
+struct copy {
+	const struct ptx_instruction *by;
+	uint64_t to, from;
+	uint32_t read, group;
+};
+
 struct thread {
 	struct frame frame, *callers;
 	uint32_t depth, callers_room, local_room, readings;
 	uint8_t *local;
 	bool carry;
+	struct copy *copies; /* cp.async that have not arrived, the oldest first */
+	uint32_t copy_count, copy_room, groups;
 	enum thread_state state;
 	uint64_t cycles, extra_ns, first_reading_ns;
 };
@@ -58,7 +66,15 @@ bool thread_return(struct thread *thread); /* false: it was the kernel's own */
 void fill_slots(const struct run *run, const struct frame *frame, const uint64_t *specials);
 uint32_t slot_count(const struct ptx_kernel *code);
 
-/* warp.c: lets those threads of a warp go on that meet at the same instruction, once all it names have come. */
+uint8_t *reach_at(struct run *run, const struct thread *thread, const struct ptx_instruction *i, uint64_t address,
+		  enum ptx_space space, uint32_t size, enum ptx_result *result);
+
+/* copies.c */
+enum ptx_result thread_copy(struct run *run, struct thread *thread, const struct ptx_instruction *i);
+
+/* warp.c: lets all threads of a block go on that wait at a barrier */
+void pass_barrier(struct thread *threads, uint32_t count);
+/* lets those threads of a warp go on that meet at the same instruction, once all it names have come. */
 bool meet(struct thread *lanes, uint32_t count);
 
 #endif

@@ -83,3 +83,33 @@ bool meet(struct thread *lanes, uint32_t count)
 	return progress;
 }
 
+
+/* What bar.red returns: of all threads that wait at the same instruction. */
+static uint64_t reduced(const struct thread *threads, uint32_t count, const struct ptx_instruction *i)
+{
+	uint64_t with = 0, all = 0;
+	for (uint32_t k = 0; k < count; k++)
+		if (threads[k].state == AT_BARRIER && threads[k].frame.at - 1 == i) {
+			all++;
+			with += (threads[k].frame.slots[i->slot[1]] & 1) != i->negate;
+		}
+	return i->second_mode == M_POPC ? with : i->second_mode == M_AND ? with == all : with != 0;
+}
+
+void pass_barrier(struct thread *threads, uint32_t count)
+{
+	const struct ptx_instruction *last = NULL;
+	uint64_t value = 0;
+	for (uint32_t k = 0; k < count; k++) {
+		const struct ptx_instruction *i = threads[k].frame.at - 1;
+		if (threads[k].state != AT_BARRIER || i->mode != M_RED)
+			continue;
+		if (i != last)
+			value = reduced(threads, count, i);
+		last = i;
+		put(i, &threads[k], 0, (enum ptx_type)i->type, value);
+	}
+	for (uint32_t k = 0; k < count; k++)
+		if (threads[k].state == AT_BARRIER)
+			threads[k].state = RUNNING;
+}

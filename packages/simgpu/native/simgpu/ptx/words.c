@@ -19,7 +19,7 @@ static const struct opcode opcodes[] = {
 	{"nanosleep", OP_NANOSLEEP, 0},               {"activemask", OP_ACTIVEMASK, 0},               {"bar", OP_BAR, 0},
 	{"barrier", OP_BAR, 0},                       {"membar", OP_NOP, 0},  {"fence", OP_NOP, 0},   {"prefetch", OP_NOP, 0},
 	{"prefetchu", OP_NOP, 0},                     {"pmevent", OP_NOP, 0}, {"shfl", OP_SHFL, 3},   {"vote", OP_VOTE, 1},
-	{"redux", OP_REDUX, 1}, {"call", OP_CALL, 0},     {"addc", OP_ADD, 2},    {"subc", OP_SUB, 2},    {"madc", OP_MAD, 3},
+	{"redux", OP_REDUX, 1}, {"call", OP_CALL, 0}, {"cp", OP_CP_ASYNC, 0}, {"brx", OP_BRX, 0},     {"addc", OP_ADD, 2},    {"subc", OP_SUB, 2},    {"madc", OP_MAD, 3},
 };
 
 static const struct { const char *name; enum ptx_mode mode; } modes[] = {
@@ -31,7 +31,9 @@ static const struct { const char *name; enum ptx_mode mode; } modes[] = {
 	{"up", M_UP}, {"down", M_DOWN}, {"bfly", M_BFLY}, {"idx", M_IDX}, {"all", M_ALL}, {"any", M_ANY},
 	{"ballot", M_BALLOT}, {"l", M_L}, {"r", M_R}, {"clamp", M_CLAMP}, {"wrap", M_WRAP}, {"finite", M_FINITE},
 	{"infinite", M_INFINITE}, {"number", M_NUMBER}, {"notanumber", M_NOTANUMBER}, {"normal", M_NORMAL},
-	{"subnormal", M_SUBNORMAL}, {"warp", M_WARP}, {"shiftamt", M_SHIFTAMT},
+	{"subnormal", M_SUBNORMAL}, {"warp", M_WARP}, {"shiftamt", M_SHIFTAMT}, {"popc", M_POPC}, {"red", M_RED}, {"f4e", M_F4E},
+	{"b4e", M_B4E}, {"rc8", M_RC8}, {"ecl", M_ECL}, {"ecr", M_ECR}, {"rc16", M_RC16}, {"commit_group", M_COMMIT},
+	{"wait_group", M_WAIT_GROUP}, {"wait_all", M_WAIT_ALL},
 };
 
 /* Rounding of the last bit, caches, memory order and scope: threads here run one after another, so all are the same. */
@@ -39,7 +41,7 @@ static const char *const ignored[] = {
 	"rn", "rz", "rm", "rp", "rna", "ftz", "approx", "full", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "volatile",
 	"relaxed", "acquire", "release", "acq_rel", "sc", "weak", "gpu", "sys", "cta", "gl", "cluster", "sync", "aligned",
 	"L1", "L2", "L1::no_allocate", "L1::evict_last", "L1::evict_first", "L1::evict_normal", "L1::evict_unchanged",
-	"L2::64B", "L2::128B", "L2::256B", "L2::cache_hint", "uni", "mmio", "alias", "proxy",
+	"L2::64B", "L2::128B", "L2::256B", "L2::cache_hint", "uni", "mmio", "alias", "proxy", "noftz", "async",
 };
 
 static const struct { const char *name; const char *part; uint8_t special; enum ptx_type type; } specials[] = {
