@@ -139,7 +139,6 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
     "Limits of a share": {
         "GPUPLANE_LIMITS": "the directory with a program's limits, set by `share run`; `/etc/vcuda` goes before",
         "GPUPLANE_LIMITS_MISSING": "`closed` (default): without usable limits no GPU; `open`: without them no limits",
-        "LD_PRELOAD": "set for containers with a share, so that the interposed libraries come first",
         "XDG_RUNTIME_DIR": "where `share run` keeps files, below `gpuplane/`; else `/run/user/UID`, `/run` for root",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "the core of a share that MPS enforces",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "the memory of a share that MPS enforces",

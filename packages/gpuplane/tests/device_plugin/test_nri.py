@@ -225,7 +225,7 @@ async def test_a_share_is_brought_with_its_own_limits(node: Node) -> None:
     assert told.envs == NOTHING and not told.mounts and not told.cdi_devices
     await plugin.started(IDS)  # asks nobody who holds them
     seen = await node.create(node.pod("a", 1), told)
-    assert seen["NVIDIA_VISIBLE_DEVICES"] == "GPU-1" and "LD_PRELOAD" in seen
+    assert seen["NVIDIA_VISIBLE_DEVICES"] == "GPU-1" and "GPUPLANE_LIMITS" in seen
     assert [one.name for one in node.adjusted.CDI_devices] == ["nvidia.com/gpu=GPU-1"]
     assert any(one.destination == names.LIMITS_MOUNT for one in node.adjusted.mounts)
     share = node.limits.store.read(share_name(IDS))

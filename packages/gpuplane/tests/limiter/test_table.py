@@ -164,18 +164,18 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
 """
 
 
-def test_a_form_that_is_newer_than_the_table_is_left_alone(machine, tmp_path: Path) -> None:
+def test_a_form_that_is_newer_than_the_table_is_left_alone_and_reported_once(machine, tmp_path: Path) -> None:
     source = tmp_path / "newer.c"
     source.write_text(NEWER)
     newer = machine.libraries / "libcuda.so.gpuplane-real"
     newer.unlink()
     subprocess.run([*compiler(), "-shared", "-fPIC", "-w", "-o", newer, source], check=True)
-    seen = machine.run(
+    child = machine.start(
         WHERE
         + """
 found = c_void_p()
 answers = []
-for version in (12000, 14000):
+for version in (12000, 14000, 14000):
     call("cuGetProcAddress_v2", b"cuMemAlloc", byref(found), version, c_uint64(0), None)
     answers.append(where(found.value))
 # What that driver does not have at all, the limiter's function says.
@@ -184,4 +184,7 @@ answer(answers)
 """,
         machine.share("a"),
     )
-    assert seen == [["limiter", "cuMemAlloc_v2"], ["driver", "cuMemAlloc_v3"], 801]
+    output, errors = child.communicate(timeout=60)
+    newest = ["driver", "cuMemAlloc_v3"]
+    assert json.loads(output) == [["limiter", "cuMemAlloc_v2"], newest, newest, 801]
+    assert errors == "gpuplane: cuMemAlloc is used in a form that is newer than gpuplane: it is not limited\n"

@@ -50,7 +50,7 @@ def test_a_container_finds_its_pages_our_libraries_and_the_real_ones(
         below = target.removeprefix("/etc/vcuda/")
         assert below == target or (directory / below).exists()
     preload = inside["/etc/ld.so.preload"][0].read_text().splitlines()
-    assert preload == what.envs["LD_PRELOAD"].split()
+    assert set(what.envs) == {"GPUPLANE_LIMITS"}, "musl ends a program whose LD_PRELOAD it cannot load"
     for path in preload:
         assert inside[path][0].read_text() == f"our {Path(path).name}"
     folder = Path(preload[0]).parent

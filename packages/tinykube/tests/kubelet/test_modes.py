@@ -126,7 +126,8 @@ def test_another_user_reaches_the_program_in_a_closed_home() -> None:
 # -- the search-path mode --------------------------------------------------------------------------------------------
 
 
-def test_libraries_lie_side_by_side_as_in_the_container() -> None:
+def test_libraries_lie_side_by_side_as_in_the_container(tmp_path: Path) -> None:
+    (tmp_path / "preload").write_text("/lim/libnvidia-ml.so.1\n")
     spec = ContainerSpec(
         argv=("run", "/etc/pages"),
         env={"LD_LIBRARY_PATH": "/usr/lib/x:/opt", "LD_PRELOAD": "/lim/libcuda.so.1", "PAGES": "/etc/pages"},
@@ -134,13 +135,15 @@ def test_libraries_lie_side_by_side_as_in_the_container() -> None:
             BindMount("/node/limits/libcuda.so.1", "/lim/libcuda.so.1"),
             BindMount("/node/usr/libcuda.so.570", "/lim/libcuda.so.real"),
             BindMount("/node/usr/libcuda.so.570", "/usr/lib/x/libcuda.so.1"),
-            BindMount("/node/preload", "/etc/ld.so.preload"),
+            BindMount(str(tmp_path / "preload"), "/etc/ld.so.preload"),
+            BindMount("/node/limits/libnvidia-ml.so.1", "/lim/libnvidia-ml.so.1"),
             BindMount("/node/pages", "/etc/pages"),
         ),
         links=(("libcuda.so.1", "/usr/lib/x/libcuda.so"), ("y", "/nowhere/z")),
     )
     assert view(spec, Path("/c")) == {
         Path("/c/lim/libcuda.so.1"): "/node/limits/libcuda.so.1",
+        Path("/c/lim/libnvidia-ml.so.1"): "/node/limits/libnvidia-ml.so.1",
         Path("/c/lim/libcuda.so.real"): "/node/usr/libcuda.so.570",
         Path("/c/usr/lib/x/libcuda.so.1"): "/node/usr/libcuda.so.570",
         Path("/c/usr/lib/x/libcuda.so"): "libcuda.so.1",
@@ -149,7 +152,7 @@ def test_libraries_lie_side_by_side_as_in_the_container() -> None:
     env = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "env")
     assert env == {
         "LD_LIBRARY_PATH": "/c/lim:/c/usr/lib/x:/usr/lib/x:/opt",
-        "LD_PRELOAD": "/c/lim/libcuda.so.1",
+        "LD_PRELOAD": "/c/lim/libcuda.so.1 /c/lim/libnvidia-ml.so.1",
         "PAGES": "/node/pages",
         "PATH": "/sim",
         "SIMGPU_DEV": "/d",

@@ -1,7 +1,8 @@
 /*
  * cuGetProcAddress. A name means different functions in different CUDA versions and for the two kinds of default stream,
  * so the real one is asked first, and its answer is exchanged for ours only if it is just the form that ours has: what
- * the real one gives for the name, version and kind of a row of our table. A form that is newer than the table stays.
+ * the real one gives for the name, version and kind of a row of our table. A form that is newer than the table
+ * stays, and the first one is reported.
  */
 #include "cuda.h"
 #include "table.h"
@@ -44,10 +45,12 @@ static void learn(void)
 static void substitute(const char *name, void **function)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	bool ours = false;
 	pthread_once(&once, learn);
 	for (size_t i = 0; i < hook_count && i < ROWS; i++) {
 		if (strcmp(hooks[i].name, name))
 			continue;
+		ours = true;
 		/* Both forms are one and the same where the stream does not matter. */
 		if (real_plain[i] && *function == real_plain[i]) {
 			*function = hooks[i].plain;
@@ -58,6 +61,8 @@ static void substitute(const char *name, void **function)
 			return;
 		}
 	}
+	if (ours)
+		say(SAY_FORM, "%s is used in a form that is newer than gpuplane: it is not limited", name);
 }
 
 EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)

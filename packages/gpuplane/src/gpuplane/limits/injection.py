@@ -2,9 +2,10 @@
 
 How it works (see docs/components/limiter.md): each library of ours carries the driver's SONAME and needs the real one
 under another name, `libcuda.so.gpuplane-real`, which it finds in its own directory. So all that matters is that the
-interposed library is loaded first. In a container `/etc/ld.so.preload` makes it so for every program, and LD_PRELOAD
-does where that file cannot be mounted; they lie where images made for GPUs look first. For a command of this machine
-LD_LIBRARY_PATH is enough.
+interposed library is loaded first. In a container `/etc/ld.so.preload` makes it so for every program with glibc. The
+libraries lie where images made for GPUs look first, so that programs with another libc find them too. LD_PRELOAD is not
+set: musl ends a program that cannot load what it names, and ours need glibc, as NVIDIA's do. For a command of this
+machine LD_LIBRARY_PATH is enough.
 """
 
 from __future__ import annotations
@@ -91,8 +92,7 @@ def container(store: ShareStore, share: str, real: RealLibraries, *, base: Path 
     for name, path in {CUDA: real.cuda, NVML: real.nvml}.items():
         mounts.append(HostMount(str(path), f"{names.LIMITER_MOUNT}/{real_name(name)}"))
     mounts.append(HostMount(str(root / "lib" / "ld.so.preload"), _PRELOAD))
-    preload = " ".join(f"{names.LIMITER_MOUNT}/{name}" for name in LIBRARIES)
-    return Injection(tuple(mounts), {names.LIMITS_ENV: pages, "LD_PRELOAD": preload})
+    return Injection(tuple(mounts), {names.LIMITS_ENV: pages})
 
 
 def command(directory: Path, limits: Limits, environ: Mapping[str, str]) -> dict[str, str]:

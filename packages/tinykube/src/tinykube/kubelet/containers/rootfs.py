@@ -268,6 +268,14 @@ def view(spec: ContainerSpec, place: Path) -> dict[Path, str]:
     return links
 
 
+def preloaded(mounts: Iterable[BindMount]) -> str:
+    """The libraries that a mounted /etc/ld.so.preload names, as LD_PRELOAD takes them; "" without one."""
+    source = next((m.source for m in mounts if m.target == "/etc/ld.so.preload"), None)
+    if source is None or not Path(source).is_file():
+        return ""
+    return " ".join(Path(source).read_text(encoding="utf-8").split())
+
+
 def plain_words(spec: ContainerSpec, *, added: Mapping[str, str], place: Path, programs: str = "") -> list[str]:
     """The words for a container without a namespace: paths rewritten, libraries on the search path.
 
@@ -278,6 +286,8 @@ def plain_words(spec: ContainerSpec, *, added: Mapping[str, str], place: Path, p
     moved = [BindMount(inside.get(m.target, m.source), m.target) for m in spec.mounts]
     folders = list(dict.fromkeys(str(Path(target).parent) for target in inside))
     env = dict(spec.env)
+    if preload := preloaded(spec.mounts):
+        env["LD_PRELOAD"] = " ".join(filter(None, (env.get("LD_PRELOAD"), preload)))
     given = [folder for folder in env.pop("LD_LIBRARY_PATH", "").split(":") if folder]
     search = [f"{place}{folder}" for folder in folders if folder not in given]
     for folder in given:
