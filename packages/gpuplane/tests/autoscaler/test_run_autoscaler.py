@@ -17,11 +17,13 @@ from gpuplane.autoscaler import component
 from gpuplane.autoscaler.cloud import ClosedOfferings, CloudView
 from gpuplane.autoscaler.counting import LabelledCounts
 from gpuplane.autoscaler.metrics import AutoscalerState, autoscaler_metrics
+from gpuplane.autoscaler.options import SharingSettings, make_options
 from gpuplane.autoscaler.overhead import allocatable
 from gpuplane.autoscaler.settings import read_settings
 from kubekit.errors import InvalidInput, Terminal
 from kubekit.kube.clock import SystemClock
 from kubekit.kube.exposition import exposition
+from packages.gpuplane.tests.autoscaler.worlds import pool as pool_of_types
 from tests.support.autoscaler_world import PROVISIONERS, TYPES
 from tests.support.fake_cloud import FakeCloud
 from tests.support.until import until
@@ -69,6 +71,8 @@ async def test_the_memory_overhead_counts_in_what_types_offer(overhead: float, t
     # 16384 MiB, less the overhead, 255 MiB and 11 MiB for each of 29 pods, and 100 MiB below which pods are evicted.
     assert machine.labels()["karpenter.k8s.aws/instance-memory"] == "16384"
     assert allocatable(machine)["memory"] == (16384 - taken - 255 - 11 * 29 - 100) << 20
+    options = make_options(pool_of_types("gpu"), (), [machine], SharingSettings()).options
+    assert {one.capacity["memory"] for one in options} == {(16384 - taken) << 20}
 
 
 def test_metrics_of_an_autoscaler_without_nodes_are_a_valid_text() -> None:

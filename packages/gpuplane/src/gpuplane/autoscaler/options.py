@@ -21,7 +21,7 @@ from gpuplane.api.karpenter_disk import disk_of_class
 from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.api.pluginconfig import load as load_plugin_config
 from gpuplane.autoscaler.catalogue import REGION_LABEL, InstanceType
-from gpuplane.autoscaler.overhead import DISK, UNKNOWN_DISK, allocatable, disk_for_pods
+from gpuplane.autoscaler.overhead import DISK, UNKNOWN_DISK, allocatable, disk_for_pods, memory_of
 from gpuplane.autoscaler.requirements import NodeConditions, admits_labels, pool_conditions
 from gpuplane.autoscaler.volume_limits import VolumeLimits
 from gpuplane.operand.configs import FALLBACKS, choose
@@ -183,7 +183,7 @@ def _template(
     labels = {**machine.labels(), **pool.labels, **own, pool_label: pool.name, karpenter.POOL_LABEL: pool.name}
     offers = allocatable(machine, kubelet)
     gpus = _future_gpus(machine, labels, sharing)
-    capacity = {"cpu": machine.vcpu * 1000, "memory": machine.memory_mib << 20, "pods": offers["pods"]}
+    capacity = {"cpu": machine.vcpu * 1000, "memory": memory_of(machine), "pods": offers["pods"]}
     if disk:
         offers[DISK] = disk_for_pods(disk, kubelet)
         capacity[DISK] = disk

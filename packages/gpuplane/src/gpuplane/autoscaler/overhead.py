@@ -33,13 +33,18 @@ def allocatable(machine: InstanceType, kubelet: PoolKubelet = DEFAULT_KUBELET) -
     pods = machine.max_pods if kubelet.max_pods is None else kubelet.max_pods
     if kubelet.pods_per_core:
         pods = min(pods, kubelet.pods_per_core * machine.vcpu)
-    sheet = machine.memory_mib - (_ARM64_CMA_MIB if machine.arch == "arm64" else 0)
-    memory = (sheet - math.ceil(sheet * machine.memory_overhead)) * _MIB
+    memory = memory_of(machine)
     cpu = machine.vcpu * 1000 - _reserved_cpu(machine.vcpu, kubelet)
     reserved = _bytes(kubelet.kube_reserved.get("memory"), (255 + 11 * pods) * _MIB)
     reserved += _bytes(kubelet.system_reserved.get("memory"), 0)
     free = int(memory - reserved - _evicted(kubelet, memory)) // _MIB * _MIB
     return {"cpu": max(0, int(cpu)), "memory": max(0, free), "pods": pods}
+
+
+def memory_of(machine: InstanceType) -> int:
+    """Return the bytes of memory that a kubelet reports as the capacity of a type."""
+    sheet = machine.memory_mib - (_ARM64_CMA_MIB if machine.arch == "arm64" else 0)
+    return (sheet - math.ceil(sheet * machine.memory_overhead)) * _MIB
 
 
 def disk_for_pods(size: int, kubelet: PoolKubelet = DEFAULT_KUBELET) -> int:
