@@ -33,7 +33,6 @@ from tinykube.kubelet.containers import MARK
 FAULTS_SECONDS, CALM_SECONDS = 40.0, 150.0
 LONGEST_STOP_SECONDS, LONGEST_JUMP_SECONDS = 8.0, 3600.0
 _OWN_MOUNTS: Final = "GPUPLANE_CHAOS_MOUNTS"
-_ROOTS: Final = shutil.ignore_patterns("root", "data")  # of machines and objects: logs and records are left
 
 
 class ChaosRun:
@@ -181,8 +180,8 @@ class ChaosRun:
         return time.monotonic() - self._began
 
 
-async def chaos(world: World, minutes: float, seed: int) -> int:
-    """Run once; 1 where something was violated."""
+async def chaos(world: World, minutes: float, seed: int, logs: Path | None = None) -> int:
+    """Run once; 1 where something was violated. `logs` is a directory for the logs of the cluster."""
     try:
         await world.start()
         async with Client.connect(world.handle.kubeconfig) as client:
@@ -194,11 +193,13 @@ async def chaos(world: World, minutes: float, seed: int) -> int:
         print(f"seed {seed}: {len(run.found)} violations", flush=True)
         return 1 if run.found else 0
     finally:
+        if logs is not None:
+            world.copy_logs(logs)
         await world.stop()
 
 
 @contextlib.contextmanager
-def place(*, disk: bool, keep: bool) -> Iterator[Path]:
+def place(*, disk: bool) -> Iterator[Path]:
     """A directory for the cluster. Its processes end with the context, also where this process is killed."""
     base = make_base(disk)
     os.environ[MARK] = f"{base}/"
@@ -209,9 +210,6 @@ def place(*, disk: bool, keep: bool) -> Iterator[Path]:
         yield base
     finally:
         watch.communicate()
-        if keep:
-            kept = shutil.copytree(base / "clusters", base.with_name(f"{base.name}-kept"), symlinks=True, ignore=_ROOTS)
-            print(f"logs: {kept}")
         if disk:
             subprocess.run(["umount", "--lazy", str(base)], check=False)
         shutil.rmtree(base, ignore_errors=True)
@@ -238,14 +236,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Break an embedded cluster at random.")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="of an earlier run (default: a random one)")
-    parser.add_argument("--keep", action="store_true", help="leave the logs of the cluster")
+    parser.add_argument("--logs", type=Path, metavar="DIRECTORY", help="copy the logs of the cluster there")
     options = parser.parse_args()
     if why := take_own_mounts():
         print(f"without full disks: {why}")
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    with place(disk=may_mount(), keep=options.keep) as base:
-        return asyncio.run(chaos(World(base, disk=may_mount()), options.minutes, seed))
+    with place(disk=may_mount()) as base:
+        return asyncio.run(chaos(World(base, disk=may_mount()), options.minutes, seed, options.logs))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,6 +121,15 @@ class World:
         if self._handle is not None:
             with contextlib.suppress(KubekitError):
                 await cluster.down(CHAOS, self._handle.name, base=self.base)
+
+    def copy_logs(self, target: Path) -> None:
+        """Copy the logs of the cluster's processes and of its pods."""
+        directory = self.handle.directory
+        for log in directory.rglob("*.log"):
+            place = target / log.relative_to(directory)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):
+                shutil.copyfile(log, place)
 
     async def gpuplane(self, *arguments: str) -> None:
         """Run a command. Raises AssertionError with its output if it fails."""

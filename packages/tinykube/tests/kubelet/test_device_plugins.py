@@ -29,6 +29,7 @@ class Plugin(rpc.DevicePluginServicer):
         self.calls: list[tuple[str, Any]] = []
         self.changed = asyncio.Event()
         self.refuse = ""
+        self.deadlines: dict[str, float | None] = {}  # seconds left of each call when it arrived
         self.asked = asyncio.Event()
         self.answers = asyncio.Event()
         self.answers.set()
@@ -61,11 +62,13 @@ class Plugin(rpc.DevicePluginServicer):
 
     async def GetPreferredAllocation(self, request: pb.PreferredAllocationRequest, context: Any) -> Any:
         wanted = request.container_requests[0]
+        self.deadlines["preferred"] = context.time_remaining()
         self.calls.append(("preferred", list(wanted.must_include_deviceIDs)))
         ids = list(reversed(wanted.available_deviceIDs))[: wanted.allocation_size]
         return pb.PreferredAllocationResponse(container_responses=[{"deviceIDs": ids}])
 
     async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
+        self.deadlines["allocate"] = context.time_remaining()
         self.asked.set()
         await self.answers.wait()
         if self.refuse:
@@ -77,6 +80,7 @@ class Plugin(rpc.DevicePluginServicer):
         return pb.AllocateResponse(container_responses=[response])
 
     async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: Any) -> Any:
+        self.deadlines["prestart"] = context.time_remaining()
         self.calls.append(("prestart", list(request.devices_ids)))
         return pb.PreStartContainerResponse()
 
@@ -164,6 +168,15 @@ async def test_a_plugin_that_refuses_fails_the_pod(api: Any, plugin: Plugin) -> 
     await api.create_pod(containers=[wanting(1)])
     status = await api.phase("Failed")
     assert "GPU is lost" in status["message"]
+
+
+async def test_a_plugin_may_take_its_time_as_with_the_kubelet(api: Any, plugin: Plugin) -> None:
+    await api.until(lambda: amounts(api) == ("4", "4"))
+    await api.create_pod(containers=[wanting(1)])
+    await api.until(lambda: "prestart" in plugin.deadlines)
+    prestart = plugin.deadlines.pop("prestart")
+    assert prestart is not None and 10 < prestart <= 30
+    assert plugin.deadlines == {"preferred": None, "allocate": None}
 
 
 async def test_a_plugin_that_registers_anew_meanwhile_fails_the_pod(api: Any, plugin: Plugin) -> None:

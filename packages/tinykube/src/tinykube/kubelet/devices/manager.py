@@ -43,7 +43,8 @@ log = logging.getLogger("tinykube.kubelet")
 VERSION: Final = "v1beta1"
 SOCKET: Final = "kubelet.sock"
 GONE_AFTER_SECONDS: Final = 300.0
-_CALL_SECONDS: Final = 10.0
+# Source: kubelet's devicemanager. Allocate and GetPreferredAllocation have no deadline; a plugin may wait for others.
+_PRE_START_SECONDS: Final = 30.0
 
 
 class _Unanswered(Exception):
@@ -54,10 +55,10 @@ class _Unanswered(Exception):
         self.details = details
 
 
-async def _answered(method: Callable[..., Any], request: Any) -> Any:
-    """The answer to one call. Raises _Unanswered."""
+async def _answered(method: Callable[..., Any], request: Any, seconds: float | None = None) -> Any:
+    """The answer to one call, within `seconds` where given. Raises _Unanswered."""
     try:
-        return await method(request, timeout=_CALL_SECONDS)
+        return await method(request, timeout=seconds)
     except grpc.aio.AioRpcError as error:
         raise _Unanswered(error.code().name, error.details() or "") from error
     except grpc.aio.UsageError as error:
@@ -268,7 +269,7 @@ class DeviceManager:
             if plugin is not None and plugin.options.pre_start_required:
                 try:
                     starting = pb.PreStartContainerRequest(devices_ids=holding.ids)
-                    await _answered(plugin.stub.PreStartContainer, starting)
+                    await _answered(plugin.stub.PreStartContainer, starting, _PRE_START_SECONDS)
                 except _Unanswered as error:
                     what = f"PreStartContainer of {holding.resource}: {error.details}"
                     raise PodRejected("PreStartContainer", what) from error
