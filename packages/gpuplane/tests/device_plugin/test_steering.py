@@ -24,7 +24,7 @@ from gpuplane.sharing.dialects import Dialect, offered
 from kubekit.api.core import Container, Pod, PodSpec, PodStatus, Resources
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, KubekitError, Retryable, Terminal
-from kubekit.kube import Unreachable
+from kubekit.kube import Forbidden, ServerError, TooManyRequests, Unreachable
 from kubekit.rpc import RpcError, Status
 
 CORE, MEMORY = names.VCUDA_CORE, names.VCUDA_MEMORY
@@ -82,7 +82,12 @@ class Kubelet:
         self.used: dict[str, set[str]] = {CORE: set(), MEMORY: set()}
         self.away = False
         self.api_away = False
-        self.steering = Steering(self, GPUS)
+        self.refusals: list[Exception] = []  # what the API server answers first, to a pod that was not seen yet
+        self.slept: list[float] = []
+        self.steering = Steering(self, GPUS, self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
 
     async def shown(self) -> tuple[KubeletContainer, ...]:
         if self.away:
@@ -94,6 +99,8 @@ class Kubelet:
         )
 
     async def find(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Pod]:
+        if self.refusals:
+            raise self.refusals.pop(0)
         return {key: self.pods[key] for key in keys if key in self.pods}
 
     async def now(self, namespace: str, name: str) -> Pod | None:
@@ -226,6 +233,22 @@ async def test_without_an_extender_the_node_packs(kubelet: Kubelet) -> None:
 async def test_without_an_api_server_what_was_seen_last_counts(kubelet: Kubelet) -> None:
     kubelet.api_away = True
     assert gpus(await kubelet.admit(assigned(pod("a", (30, 4)), c0=2))) == {"c0": ["GPU-2"]}
+
+
+async def test_an_api_server_that_fails_for_a_while_brings_no_pod_ids_of_another_gpu(kubelet: Kubelet) -> None:
+    """Its container could never start, and nothing but its deletion would help."""
+    kubelet.refusals = [Unreachable("cut off"), ServerError("broken"), TooManyRequests("busy")] * 3
+    assert gpus(await kubelet.admit(assigned(pod("a", (30, 4)), c0=2))) == {"c0": ["GPU-2"]}
+    assert len(kubelet.slept) == 9 and sum(kubelet.slept) < 60
+
+
+@pytest.mark.parametrize(("refusal", "pauses"), [(Unreachable("away"), True), (Forbidden("no right"), False)])
+async def test_a_request_is_guessed_after_a_minute_or_where_waiting_does_not_help(
+    kubelet: Kubelet, refusal: Exception, pauses: bool
+) -> None:
+    kubelet.refusals = [refusal] * 100
+    assert await kubelet.steering.choose(CORE, ["GPU-0::0"], [], 1) is None
+    assert (sum(kubelet.slept) > 55) is pauses and len(kubelet.slept) < 40
 
 
 async def test_what_has_ended_holds_nothing(kubelet: Kubelet) -> None:

@@ -39,7 +39,7 @@ class ShareNode:
 
     def __init__(self, context: OperandContext, gpus: Sequence[GPUFacts], source: GPUSource, pods: NodePods) -> None:
         self.gpus = tuple(gpus)
-        self.steering = Steering(pods, gpus)
+        self.steering = Steering(pods, gpus, context.sleep)
         self.limits = ShareLimits(context.host_root, context.now)
         self.pods = pods
         self._context = context

@@ -6,6 +6,8 @@ with the same placement. The first call for a pod decides for all of its contain
 Invariants:
 
 - A request whose pod was given GPUs gets ids of these, or none: the pod fails then, which the scheduler sees.
+- While API server or kubelet does not say which pod requests, the kubelet waits for its ids, for a minute at most: with
+  ids of another GPU than the assigned one a container could never start. The kubelet sets no deadline.
 - Nothing is remembered that a restarted plugin could not do without: only what the kubelet never shows (init
   containers), and what was packed for a pod that is just being admitted.
 """
@@ -13,8 +15,9 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -38,14 +41,22 @@ _NOT_PLACED: Final = (
     "the scheduler's extender did not place this pod: make kube-scheduler ask it, see gpuplane run scheduler "
     "--print-config kube, and delete the pod"
 )
+_PATIENCE_SECONDS: Final = 60.0
+_PAUSES_SECONDS: Final = (0.1, 0.2, 0.5, 1.0, *(2.0,) * 29)
 _REMEMBERED: Final = 1000  # pods; of those that are admitted at one time there are a few
 
 
 class Steering:
     """For one node, whose GPUs are `inventory`."""
 
-    def __init__(self, pods: PodLookup, inventory: Sequence[GPUFacts]) -> None:
+    def __init__(
+        self,
+        pods: PodLookup,
+        inventory: Sequence[GPUFacts],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._pods = pods
+        self._sleep = sleep
         self._gpus = tuple(inventory)
         self._health: Mapping[str, str] = {}
         self._turn = asyncio.Lock()  # the kubelet admits one pod at a time; plans must not cross
@@ -64,12 +75,10 @@ class Steering:
             KubekitError: the pod's assignment cannot be met, or it has none and the node has no room.
         """
         async with self._turn:
-            try:
-                shown = await self._pods.shown()
-                admitted = await self._admitted(shown, resource, size)
-            except (RpcError, ApiError) as error:
-                log.warning("requesting pod unknown resource=%s count=%d: %s", resource, size, error)
+            found = await self._requesting(resource, size)
+            if found is None:
                 return None
+            shown, admitted = found
             if admitted is None:
                 log.warning("no pod requests resource=%s count=%d", resource, size)
                 return None
@@ -79,6 +88,26 @@ class Steering:
             while len(self._passed) > _REMEMBERED:
                 del self._passed[next(iter(self._passed))]
             return ids
+
+    async def _requesting(
+        self, resource: str, size: int
+    ) -> tuple[tuple[KubeletContainer, ...], AdmittedContainer | None] | None:
+        """The kubelet's containers, and the one that requests; None if API server or kubelet does not tell in time."""
+        problem: object = f"no answer within {_PATIENCE_SECONDS:g} s"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                for pause in (0.0, *_PAUSES_SECONDS):
+                    if pause:
+                        await self._sleep(pause)
+                    try:
+                        shown = await self._pods.shown()
+                        return shown, await self._admitted(shown, resource, size)
+                    except (RpcError, ApiError) as error:
+                        problem = error
+                        if isinstance(error, Terminal):
+                            break
+        log.warning("requesting pod unknown resource=%s count=%d: %s", resource, size, problem)
+        return None
 
     async def holder(self, resource: str, ids: Sequence[str]) -> tuple[AdmittedContainer, Part]:
         """Find the holder of these core ids, which are a part of one GPU, and the part that this container may use.
