@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -184,3 +185,16 @@ async def test_descriptors_that_a_tenant_sends_are_not_waited_for(machine, greet
     neighbour.close()
     children = Path(f"/proc/{machine.arbiter.pid}/task/{machine.arbiter.pid}/children")
     await until(lambda: not children.read_text(), what="the end of those that close")
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"), [("usage", fcntl.F_RDLCK), ("limits", fcntl.F_RDLCK), ("owner.json", fcntl.F_WRLCK)]
+)
+def test_a_tenant_gets_no_lease_for_which_the_agent_would_wait(machine, file: str, kind: int) -> None:
+    machine.share("hostile", core=30)
+    directory = machine.store.directory("hostile")
+    Client(directory).greeted().close()
+    handle = os.open(directory / file, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.fcntl(handle, fcntl.F_SETLEASE, kind)
+    os.close(handle)

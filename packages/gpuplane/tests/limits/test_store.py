@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import signal
 import stat
 import subprocess
 import sys
 import threading
+import time
 from ctypes import sizeof
 from pathlib import Path
 
@@ -134,6 +137,28 @@ def test_a_usage_page_that_a_container_has_damaged_is_mended(tmp_path: Path, spo
     (tmp_path / "shares/x/limits").write_bytes(b"old")  # of another release: its page is another too
     usage.write_bytes(b"old")
     assert store.mend() == ()
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"), [("usage", fcntl.F_RDLCK), ("usage", fcntl.F_WRLCK), ("limits", fcntl.F_RDLCK)]
+)
+def test_a_lease_of_a_container_is_not_waited_for(tmp_path: Path, file: str, kind: int) -> None:
+    store = ShareStore(tmp_path)
+    for name in ("a", "b"):
+        store.write(name, Limits((GpuLimit(uuid="GPU-1", core=30),)), Owner(name=name))
+    leased = os.open(store.directory("a") / file, os.O_RDONLY)
+    fcntl.fcntl(leased, fcntl.F_SETSIG, signal.SIGURG)  # which is ignored
+    fcntl.fcntl(leased, fcntl.F_SETLEASE, kind)
+    began = time.monotonic()
+    with pytest.raises(Terminal, match="lease"):
+        if file == "limits":
+            store.resize("a", Limits((GpuLimit(uuid="GPU-1", core=40),)))
+        else:
+            store.free(Freed("a", 0, 1))
+    store.mend()
+    assert "b" in {share.id for share in store.all()}
+    assert time.monotonic() - began < 20
+    os.close(leased)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "a\0b", "x" * 129, "-x"])

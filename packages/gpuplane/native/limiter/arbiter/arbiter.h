@@ -25,6 +25,7 @@ struct share {
 	char id[256];
 	ino_t inode;        /* of its directory */
 	int listener, limits_file; /* -1: closed */
+	int usage_file, owner_file; /* open, so that no container gets a lease: the agent's next open would wait for it */
 	struct limits_page limits;
 	uint64_t read_at;
 	unsigned users;     /* connections */

@@ -19,6 +19,7 @@
 #define BUDGET_PER_SECOND 10000  /* messages of a share; a turn takes three, and lasts a millisecond at least */
 #define BUDGET_MOST 4000
 #define REFILL_NS 20000000ull
+#define OPEN_FLAGS (O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
 
 static struct share *shares;
 static int folder = -1, changes = -1;
@@ -76,7 +77,9 @@ static void add(int place, const char *id, ino_t inode)
 	share->listed = true;
 	share->budget = BUDGET_MOST;
 	share->budget_at = clock_now();
-	share->limits_file = openat(place, "limits", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	share->limits_file = openat(place, "limits", O_RDWR | OPEN_FLAGS);
+	share->usage_file = openat(place, "usage", O_RDWR | OPEN_FLAGS);
+	share->owner_file = openat(place, "owner.json", O_RDONLY | OPEN_FLAGS);
 	if (share->limits_file >= 0 && read_limits(share, share->budget_at)) {
 		share->listener = listen_in(place);
 		if (share->listener < 0 || !arbiter_watch(share->listener, share, EPOLLIN))
@@ -93,6 +96,12 @@ static void close_listener(struct share *share)
 	share->listener = -1;
 }
 
+static void close_file(int file)
+{
+	if (file >= 0)
+		close(file);
+}
+
 /* Frees the shares whose directories and connections are gone. */
 static void sweep(void)
 {
@@ -103,8 +112,9 @@ static void sweep(void)
 			continue;
 		}
 		*at = share->next;
-		if (share->limits_file >= 0)
-			close(share->limits_file);
+		close_file(share->limits_file);
+		close_file(share->usage_file);
+		close_file(share->owner_file);
 		free(share);
 	}
 }

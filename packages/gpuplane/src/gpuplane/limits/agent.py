@@ -85,12 +85,13 @@ class Agent:
         observation = self._observer.observe()
         self._state, plan = decide(self._state, observation)
         for correction in plan.corrections:
-            with contextlib.suppress(FileNotFoundError):  # it ended between the look and the write
+            # It ended between the look and the write; or its container has a lease, which is no reason to leave others.
+            with contextlib.suppress(FileNotFoundError, KubekitError):
                 self._store.correct(correction)
         for uuid, size in plan.contexts.items():
             self._store.learn_context(uuid, size)
         for freed in plan.freed:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, KubekitError):
                 self._store.free(freed)
         shares = {share.id: share for share in observation.shares}
         for escape in plan.fresh:

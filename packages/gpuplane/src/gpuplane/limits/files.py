@@ -24,7 +24,15 @@ def read_page(path: Path, kind: type[page.Page]) -> page.Page:
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """Open a file that containers may have open too.
+
+    Raises:
+        Terminal: a process has a lease on it (`fcntl` F_SETLEASE). To wait for it would take 45 s each time.
+    """
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except BlockingIOError:
+        raise Terminal("a process has a lease on it", where=str(path), cure="try again in a minute") from None
     try:
         yield handle
     finally:

@@ -137,7 +137,7 @@ class ShareStore:
             return False
         if _uuids(now) != _uuids(limits):
             raise Terminal("a living share keeps its GPUs", where=str(path), cure="restart the container")
-        with path.open("r+b") as file, mmap.mmap(file.fileno(), sizeof(page.LimitsPage)) as mapped:
+        with opened(path, os.O_RDWR) as file, mmap.mmap(file, sizeof(page.LimitsPage)) as mapped:
             words = page.LimitsPage.from_buffer(mapped)
             for place, limit in zip(words.gpus, limits.gpus, strict=False):
                 page.put_limit(place, limit)
@@ -261,7 +261,8 @@ class ShareStore:
         assert isinstance(limits_page, page.LimitsPage)
         limits = page.decode_limits(limits_page, str(directory / "limits"))
         try:
-            owner = decode_json((directory / _OWNER).read_bytes(), Owner)
+            with opened(directory / _OWNER, os.O_RDONLY) as handle:
+                owner = decode_json(os.pread(handle, os.fstat(handle).st_size, 0), Owner)
         except DocumentError as error:
             raise Terminal(f"it is damaged: {error}", where=str(directory / _OWNER)) from error
         return self.again(Share(id=share, owner=owner, limits=limits, tenant=limits_page.tenant))
