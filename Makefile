@@ -7,8 +7,8 @@ PACKAGES := kubekit tinykube simgpu gpuplane gpulab
 # Of Debian and Ubuntu: what a kubelet needs, Prometheus, which reads the exporter's metrics in a test, and shells that
 # complete commands in another.
 KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworking-plugins prometheus zsh fish
-# Tests of `make test` that need these packages, NVIDIA's runtime and Numba (installed once, 0.7 GB), or what was built for
-# the real cluster; skipped where it is missing.
+# Tests of `make test` that need these packages, NVIDIA's runtime, Numba and CuPy (installed once, 1 GB), or what was built
+# for the real cluster; skipped where it is missing.
 WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py \
     cli/test_completion.py) \
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py) $(wildcard packages/gpuplane/tests/limiter/programs/test_*.py)
@@ -113,6 +113,8 @@ lock: setup
 	$(BIN)/uv $(LOCK) --constraint requirements.lock --output-file requirements-demo.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.11 --group cuda --output-file requirements-cuda.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+	    --python-version 3.11 --group cupy --output-file requirements-cupy.lock
 
 # All that tests and tools need; the demo needs less.
 setup:
