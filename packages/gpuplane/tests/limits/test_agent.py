@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,17 @@ def test_who_got_round_the_library_is_told_once_with_its_share(machine: Any) -> 
     inside.communicate("\n")
     foreign.communicate("\n")
     assert agent.step().escapes == () and len(told) == 2
+
+
+def test_by_policy_a_process_of_a_share_that_goes_round_the_limits_is_killed_and_no_other(machine: Any) -> None:
+    store, gpu = machine.store, machine.gpu
+    directory = store.write("x", limits(gpu.uuid), Owner(name="ml/x:main"))
+    inside = machine.start(HOLDS, **{names.LIMITS_ENV: str(directory)})
+    foreign = machine.start(HOLDS)
+    told: list[int] = []
+    Agent(store, machine.gpus, on_escape=lambda escape, share: told.append(escape.pid), stop=True).step()
+    assert sorted(told) == sorted((inside.pid, foreign.pid))
+    assert inside.wait(timeout=30) == -signal.SIGKILL and foreign.poll() is None
 
 
 @pytest.mark.namespaces

@@ -135,6 +135,7 @@ def test_a_usage_page_that_a_container_has_damaged_is_mended(tmp_path: Path, spo
     assert usage.stat().st_size == sizeof(page.UsagePage)
     assert [share.id for share in store.all()] == ["x", "y"]
     (tmp_path / "shares/x/limits").write_bytes(b"old")  # of another release: its page is another too
+    (tmp_path / "copies/x").unlink()
     usage.write_bytes(b"old")
     assert store.mend() == ()
 
@@ -338,3 +339,22 @@ def test_slots_are_read_as_they_were_written(
         write_slot(store, "x", number, owner, held)
     wanted = {number: (owner, held) for number, owner, held in slots}
     assert {slot.number: (slot.owner, slot.gpus[0].held_bytes) for slot in store.read("x").slots} == wanted
+
+
+def test_a_limits_page_that_was_rewritten_gets_its_content_again(tmp_path: Path) -> None:
+    store = ShareStore(tmp_path)
+    directory = store.write("x", limits(A, core=30), Owner(name="ml/x:main"))
+    assert store.mend() == ()
+    store.resize("x", limits(A, core=50))
+    assert store.mend() == (), "as it should be"
+    path = directory / "limits"
+    before, inode = path.read_bytes(), path.stat().st_ino
+    for spoilt in (before.replace((50).to_bytes(4, "little"), (99).to_bytes(4, "little")), before[:100], before * 2):
+        with path.open("r+b") as file:
+            file.truncate(len(spoilt))
+            file.write(spoilt)
+        assert store.mend() == (("x", "ml/x:main"),)
+        assert (path.read_bytes(), path.stat().st_ino) == (before, inode), "processes have it mapped"
+        assert store.mend() == ()
+    store.remove("x")
+    assert not any((tmp_path / "copies").iterdir())

@@ -164,10 +164,13 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A process on a GPU; `memory_bytes` is None where the driver may not say. `pid` is the host's."""
+    """A process on a GPU. `memory_bytes` is None where the driver may not say, `gpu_percent` (of about the last second)
+    where it does not. `pid` is the host's.
+    """
 
     pid: int
     memory_bytes: int | None
+    gpu_percent: int | None = None
     name: str = ""
     gpu_instance: int | None = None
     compute_instance: int | None = None

@@ -10,8 +10,9 @@ Invariants:
 from __future__ import annotations
 
 import os
+import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from ctypes import byref
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ from gpuplane.hardware.gpm import GpmReader, open_reader
 from gpuplane.hardware.library import load_library
 from gpuplane.hardware.readings import read_sample
 from gpuplane.hardware.watch import EventWatcher, event_set, wait_once
-from kubekit.errors import Terminal
+from kubekit.errors import KubekitError, Terminal
 
 _CPU_WORDS = 64  # 4,096 CPUs
+_RECENT_SECONDS = 1.0
 
 
 class NvmlGPUs:
@@ -73,7 +75,8 @@ class NvmlGPUs:
         handle = self._handle(uuid)
         found = ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or []
         found += ask(pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or []
-        return tuple(_process(item) for item in found)
+        percent = _percent(handle) if found else {}
+        return tuple(_process(item, percent) for item in found)
 
     def health(self) -> dict[str, str]:
         found = {gpu.uuid: self._health(gpu.uuid) for gpu in self._gpus}
@@ -254,11 +257,25 @@ def _lanes(handle: Any) -> dict[str, int]:
     return lanes
 
 
-def _process(item: Any) -> Process:
+def _percent(handle: Any) -> dict[int, int]:
+    """By pid, the mean of the samples of the last second. NVML has no samples of processes that were idle."""
+    since = int((time.time() - _RECENT_SECONDS) * 1e6)
+    try:
+        samples = ask(pynvml.nvmlDeviceGetProcessUtilization, handle, since) or []
+    except KubekitError:
+        return {}
+    found: dict[int, list[int]] = {}
+    for sample in samples:
+        found.setdefault(sample.pid, []).append(sample.smUtil)
+    return {pid: sum(percent) // len(percent) for pid, percent in found.items()}
+
+
+def _process(item: Any, percent: Mapping[int, int]) -> Process:
     none = 0xFFFFFFFF
     return Process(
         pid=item.pid,
         memory_bytes=item.usedGpuMemory,
+        gpu_percent=percent.get(item.pid),
         name=ask(pynvml.nvmlSystemGetProcessName, item.pid) or "",
         gpu_instance=None if item.gpuInstanceId == none else item.gpuInstanceId,
         compute_instance=None if item.computeInstanceId == none else item.computeInstanceId,

@@ -17,8 +17,8 @@ both moments.
 from gpuplane.limits import native
 from gpuplane.limits.agent import ESCAPED, Agent, message
 from gpuplane.limits.arbiter import Arbiter
+from gpuplane.limits.breach import Escape
 from gpuplane.limits.choice import LimitRequest, check, choose, gib
-from gpuplane.limits.decide import Escape
 from gpuplane.limits.exposition import share_metrics
 from gpuplane.limits.facts import CoreMode, GpuLimit, LimitBackend, Limits, Owner, Share
 from gpuplane.limits.injection import (

@@ -19,10 +19,12 @@ import msgspec
 
 from gpuplane.hardware import GPUSource
 from gpuplane.limits.arbiter import Arbiter
+from gpuplane.limits.breach import Escape, EscapeKind
 from gpuplane.limits.choice import gib
-from gpuplane.limits.decide import EnforcementPlan, Escape, EscapeState, decide
+from gpuplane.limits.decide import EnforcementPlan, EscapeState, decide
 from gpuplane.limits.facts import Observation, Share
 from gpuplane.limits.observe import Observer
+from gpuplane.limits.processes import ProcessIdentity, kill
 from gpuplane.limits.store import ShareStore
 from gpuplane.limits.view import GpuView, views
 from kubekit.errors import KubekitError
@@ -48,7 +50,8 @@ class Agent:
         arbiter: kept alive with each step; None where another process does that.
         is_gone: whether a share's container is no more, so that its directory can go; None leaves all of them.
         on_escape: called once for each process found outside the limits, with the share it belongs to, if any.
-        on_tamper: called with a share whose container has damaged its usage page, which was mended.
+        on_tamper: called with a share whose container has damaged its pages, which were mended.
+        stop: whether a process of a share that goes round its limits is killed, after it was reported.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Agent:
         is_gone: Callable[[Share], bool] | None = None,
         on_escape: Callable[[Escape, Share | None], object] | None = None,
         on_tamper: Callable[[Share], object] | None = None,
+        stop: bool = False,
     ) -> None:
         self._store = store
         self._gpus = gpus
@@ -69,6 +73,7 @@ class Agent:
         self._is_gone = is_gone
         self._on_escape = on_escape
         self._on_tamper = on_tamper
+        self._stop = stop
         self._state = EscapeState()
         self._complained = ""
         self.seen: LastObservation | None = None
@@ -98,10 +103,19 @@ class Agent:
             log.warning("%s", message(escape, shares.get(escape.share)))
             if self._on_escape is not None:
                 self._on_escape(escape, shares.get(escape.share))
+        for escape in plan.escapes if self._stop else ():
+            # Time is reported only: how long NVML's samples are is the board's matter, and long kernels are no escapes.
+            if (
+                escape.kind is not EscapeKind.TIME
+                and escape.share in shares
+                and kill(ProcessIdentity(escape.pid, escape.start))
+            ):
+                log.warning("process killed pid=%d share=%s", escape.pid, escape.share)
         if self._is_gone is not None:
             for share in self._store.sweep(self._is_gone):
                 log.info("share removed share=%s", share)
-        self.seen = LastObservation(observation, None if self.seen is None else self.seen.observation, plan.escapes)
+        outside = tuple(escape for escape in plan.escapes if escape.kind is EscapeKind.OUTSIDE)
+        self.seen = LastObservation(observation, None if self.seen is None else self.seen.observation, outside)
         return plan
 
     def _mend(self) -> None:
@@ -134,5 +148,12 @@ class Agent:
 
 def message(escape: Escape, share: Share | None) -> str:
     """One line for the event and for people."""
+    process = f"process {escape.pid} ({escape.name})"
+    if share is not None and escape.kind is EscapeKind.MEMORY:
+        held = f"{gib(escape.memory_bytes)} of {escape.uuid}"
+        return f"{share.owner.name} holds {held}, above its limit: {process} got round it"
+    if share is not None and escape.kind is EscapeKind.TIME:
+        took = f"{escape.percent} percent of {escape.uuid}'s time"
+        return f"{share.owner.name} takes {took}, above its limit and its books: {process} got round it"
     whose = f"of {share.owner.name} got round the limits" if share is not None else "is outside every limit"
-    return f"process {escape.pid} ({escape.name}) {whose}: {gib(escape.memory_bytes)} of {escape.uuid}, seen by NVML"
+    return f"{process} {whose}: {gib(escape.memory_bytes)} of {escape.uuid}, seen by NVML"

@@ -2,8 +2,9 @@
 
 - The library counts what a process allocates. What contexts, modules and the driver take besides is only seen by NVML;
   the difference is written next to the process's own words, and counts as held from then on.
-- A process on a shared GPU without a slot escaped the library or never loaded it. It counts as an escape when it was
-  seen twice, since a process has its context a moment before its slot.
+- A process on a shared GPU without a slot escaped the library or never loaded it: the library takes the slot before the
+  program can have a context. It counts as an escape at first sight, or many short ones would not be seen.
+- A process in the books that does more than its share may is an escape too (breach.py).
 - Slots are cleared by the library itself when another process of the share starts. The agent clears those of processes
   that have ended: another process may never start.
 """
@@ -16,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from gpuplane.limits.breach import Escape, Worked, breaches, worked
 from gpuplane.limits.facts import LimitBackend, Observation, OnGpu, ProcessSlot, Share
 from gpuplane.limits.page import without_namespace
 
@@ -39,26 +41,14 @@ class Freed(msgspec.Struct, frozen=True, order=True):
     owner: int
 
 
-class Escape(msgspec.Struct, frozen=True, order=True):
-    """A process outside the limits of a GPU that is shared; `share` is the share it belongs to, "" for none."""
-
-    uuid: str
-    pid: int
-    start: int
-    memory_bytes: int
-    name: str = ""
-    share: str = ""
-
-    @property
-    def key(self) -> tuple[str, int, int]:
-        return self.uuid, self.pid, self.start
-
-
 class EscapeState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state between two observations: processes that may be escapes, and those that were reported."""
+    """The state between two observations: processes that may be escapes, those that were reported, and the books of
+    time.
+    """
 
-    suspects: frozenset[tuple[str, int, int]] = frozenset()
-    told: frozenset[tuple[str, int, int]] = frozenset()
+    suspects: frozenset[tuple[str, int, int, str]] = frozenset()
+    told: frozenset[tuple[str, int, int, str]] = frozenset()
+    worked: Worked = MappingProxyType({})
 
 
 class EnforcementPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +67,14 @@ def decide(state: EscapeState, seen: Observation) -> tuple[EscapeState, Enforcem
     """One step of the agent."""
     entries = {process: _entry(process, seen.shares) for process in seen.processes}
     measured = _measured(entries)
-    suspects = [
+    outside = [
         Escape(process.uuid, process.pid, process.start, process.memory_bytes or 0, process.name, process.share)
         for process, entry in entries.items()
-        if entry is None and _may_escape(process, seen.shares)
+        if entry is None and process.owner not in seen.left and _may_escape(process, seen.shares)
     ]
-    escapes = sorted(suspect for suspect in suspects if suspect.key in state.suspects)
+    suspects = dict(breaches(seen, entries, state.worked))
+    sure = [escape for escape, at_once in suspects.items() if at_once or escape.key in state.suspects]
+    escapes = sorted(outside + sure)
     plan = EnforcementPlan(
         corrections=tuple(sorted(_corrections(measured))),
         contexts=_least(measured),
@@ -96,7 +88,9 @@ def decide(state: EscapeState, seen: Observation) -> tuple[EscapeState, Enforcem
         fresh=tuple(escape for escape in escapes if escape.key not in state.told),
     )
     after = EscapeState(
-        suspects=frozenset(suspect.key for suspect in suspects), told=frozenset(escape.key for escape in escapes)
+        suspects=frozenset(suspect.key for suspect in suspects),
+        told=frozenset(escape.key for escape in escapes),
+        worked=worked(seen),
     )
     return after, plan
 

@@ -137,8 +137,8 @@ class OnGpu(msgspec.Struct, frozen=True, kw_only=True):
     """A process that NVML sees on a GPU, `pid` the host's.
 
     `owner` is the word by which it would stand in the books; 0 bits of the namespace where that could not be read.
-    `memory_bytes` is None where the driver may not say. `share` is the id of the share that it was started in, as far
-    as its environment or control group tells.
+    `memory_bytes` is None where the driver may not say, and `gpu_percent`, of the last second, where it does not.
+    `share` is the id of the share that it was started in, as far as its environment or control group tells.
     """
 
     uuid: str
@@ -146,14 +146,19 @@ class OnGpu(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     owner: int
     memory_bytes: int | None
+    gpu_percent: int | None = None
     namespace_known: bool = True
     name: str = ""
     share: str = ""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a decision is made from. `at_ns` is a monotonic time."""
+    """Everything that a decision is made from.
+
+    `at_ns` is a monotonic time; `left` are the owner words of slots that were given back while NVML was asked.
+    """
 
     at_ns: int
     shares: tuple[Share, ...]
     processes: tuple[OnGpu, ...] = ()
+    left: frozenset[int] = frozenset()

@@ -75,7 +75,9 @@ class Observer:
             if self._gpus is None or not any(share.unsteady for share in shares):
                 break
             shares, found = self._look_closer(self._gpus, shares, found)
-        return Observation(at_ns=seen, shares=shares, processes=found)
+        left = {slot.owner for share in before for slot in share.slots}
+        left -= {slot.owner for share in shares for slot in share.slots}
+        return Observation(at_ns=seen, shares=shares, processes=found, left=frozenset(left))
 
     def _look_closer(
         self, gpus: GPUSource, shares: tuple[Share, ...], found: tuple[OnGpu, ...]
@@ -133,6 +135,7 @@ class Observer:
                     owner=owner_word(facts.inner_pid, facts.namespace or 0, facts.start),
                     namespace_known=facts.namespace is not None,
                     memory_bytes=process.memory_bytes,
+                    gpu_percent=process.gpu_percent,
                     name=facts.name,
                     share=share,
                 )

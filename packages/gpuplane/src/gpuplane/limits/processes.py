@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
@@ -53,6 +54,23 @@ def start_of(pid: int, proc: Path = PROC) -> int | None:
 
 def is_running(identity: ProcessIdentity, proc: Path = PROC) -> bool:
     return start_of(identity.pid, proc) == identity.start
+
+
+def kill(identity: ProcessIdentity, proc: Path = PROC) -> bool:
+    """Kill a process, and no other that has its id by now. Return whether it was there, and ours to kill."""
+    try:
+        handle = os.pidfd_open(identity.pid)
+    except OSError:
+        return False
+    try:
+        if not is_running(identity, proc):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def myself() -> ProcessIdentity:

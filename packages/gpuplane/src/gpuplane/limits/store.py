@@ -2,6 +2,7 @@
 
     <base>/shares/<id>/limits, usage, owner.json   and the arbiter's socket `turns` (see gpuplane.limits.arbiter)
     <base>/gpus/<uuid>/context                     the least cost of a context, as long as the GPU is shared
+    <base>/copies/<id>                             what `limits` was written as (see gpuplane.limits.copies)
     <base>/lib/                                    the interposed libraries (see gpuplane.limits.injection)
 
 Invariants:
@@ -31,6 +32,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.limits import page
+from gpuplane.limits.copies import drop_copy, put_copy, restore
 from gpuplane.limits.decide import Correction, Freed
 from gpuplane.limits.facts import Limits, Owner, Share
 from gpuplane.limits.files import make_dirs, opened, put, read_page
@@ -105,7 +107,7 @@ class ShareStore:
         with contextlib.suppress(KubekitError, FileNotFoundError):
             now = self.read(share)
             if _same_life(now.owner, owner) and _uuids(now.limits) == _uuids(limits):
-                self.resize(share, limits)
+                self._resize(share, limits)
                 if now.owner != owner:
                     put(directory / _OWNER, msgspec.json.encode(owner), 0o644)
                 return directory
@@ -119,6 +121,7 @@ class ShareStore:
             put(fresh / "usage", page.to_bytes(page.fresh(page.UsagePage)), 0o666)
             put(fresh / _OWNER, msgspec.json.encode(owner), 0o644)
             self._remove(share)
+            put_copy(self.base, share, page.to_bytes(made))
             fresh.rename(directory)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -130,6 +133,10 @@ class ShareStore:
         Raises:
             Terminal: there is no such share, it is of another release, or its GPUs are others.
         """
+        with self._alone("writing"):
+            return self._resize(share, limits)
+
+    def _resize(self, share: str, limits: Limits) -> bool:
         path = self.directory(share) / "limits"
         limits = self._with_contexts(limits)
         now = self.read(share).limits
@@ -143,6 +150,7 @@ class ShareStore:
                 page.put_limit(place, limit)
             words.flags = page.FAIL_OPEN if limits.fail_open else 0
             words.generation += 1
+            put_copy(self.base, share, bytes(words))
             del words, place  # a mapping in use cannot be closed
         return True
 
@@ -196,6 +204,7 @@ class ShareStore:
         with contextlib.suppress(FileNotFoundError):
             directory.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
+        drop_copy(self.base, share)
 
     def sweep(self, is_gone: Callable[[Share], bool]) -> tuple[str, ...]:
         """Remove the shares that are gone, and what a writer that died has left; the ids of the former."""
@@ -226,7 +235,7 @@ class ShareStore:
         """Give usage pages that a container has cut, lengthened or relabelled their size and head again.
 
         So a container can neither hide from the agent nor fill the disk. What it cut off is lost: its processes are
-        then escapes, which the agent reports.
+        then escapes, which the agent reports. A limits page that was changed past this store gets its content again.
 
         Returns:
             The ids and the names of the shares that were mended.
@@ -235,6 +244,7 @@ class ShareStore:
         head = page.to_bytes(page.fresh(page.UsagePage))[: page.UsageHead.high_water.offset]
         for place in self._places(""):
             with contextlib.suppress(KubekitError, OSError):
+                rewritten = self._restore(place)
                 limits = read_page(place / "limits", page.LimitsPage)
                 assert isinstance(limits, page.LimitsPage)
                 page.refuse_foreign(limits, str(place))
@@ -242,10 +252,20 @@ class ShareStore:
                     right = os.fstat(handle).st_size == sizeof(page.UsagePage)
                     if not right:
                         os.ftruncate(handle, sizeof(page.UsagePage))
-                    if not right or os.pread(handle, len(head), 0) != head:
+                    relabelled = not right or os.pread(handle, len(head), 0) != head
+                    if relabelled:
                         os.pwrite(handle, head, 0)
+                    if relabelled or rewritten:
                         mended.append((place.name, limits.name.decode(errors="replace")))
         return tuple(mended)
+
+    def _restore(self, place: Path) -> bool:
+        copy, page_path = self.base / "copies" / place.name, place / "limits"
+        with contextlib.suppress(FileNotFoundError):
+            if copy.read_bytes() == page_path.read_bytes():
+                return False
+        with self._alone("writing"):  # it may just be resized
+            return restore(self.base, place.name, page_path)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpuplane.hardware import GPUFacts, Sample
-from gpuplane.limits.decide import Escape
+from gpuplane.limits.breach import Escape
 from gpuplane.limits.facts import GpuLimit, LimitBackend, Observation, Share, Totals
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 import gpuplane
+from gpuplane import names
 from gpuplane.device_plugin.container_lookup import AdmittedContainer
 from gpuplane.device_plugin.node_pods import NodePods, node_pods
 from gpuplane.device_plugin.shares import gpu_manager
@@ -52,7 +54,7 @@ class ShareNode:
             loop.call_soon_threadsafe(self._report, message(escape, share), share)
 
         def tell_tampered(share: Share) -> None:
-            text = f"{share.owner.name} has damaged the page that its use of GPUs is counted in; it was mended"
+            text = f"{share.owner.name} has damaged the pages of its limits or of its use of GPUs; they were mended"
             loop.call_soon_threadsafe(self._report, text, share)
 
         self._arbiter = Arbiter(self.limits.store)
@@ -63,6 +65,7 @@ class ShareNode:
             is_gone=self.limits.is_gone(pods.lives),
             on_escape=tell,
             on_tamper=tell_tampered,
+            stop=os.environ.get(names.ON_ESCAPE_ENV) == "stop",
         )
 
     def prove(self, holder: AdmittedContainer, core: Mapping[str, int]) -> Part:
