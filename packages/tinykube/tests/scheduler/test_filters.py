@@ -227,6 +227,18 @@ def test_topology_spread_does_not_count_pods_that_are_leaving(world):
     assert names(find(pod, world.cache)) == ["a", "b"]
 
 
+def test_topology_spread_with_an_empty_selector_counts_no_pod(world):
+    """As kube-scheduler does, though the selector matches the pod itself."""
+    world.node("a", labels={"zone": "x"})
+    world.node("b", labels={"zone": "y"})
+    for name in ("one", "two"):
+        world.placed(name, "a")
+    pod = world.pod("three", topologySpreadConstraints=spread(labelSelector={}))
+    assert names(find(pod, world.cache)) == ["a", "b"]
+    none_fits = spread(labelSelector={}, minDomains=3, maxSkew=1)
+    assert names(find(world.pod("four", topologySpreadConstraints=none_fits), world.cache)) == ["a", "b"]
+
+
 def resized(actual, *conditions):
     statuses = [{"name": "main", "resources": {"requests": actual}, "allocatedResources": actual}]
     return {"containerStatuses": statuses, "conditions": list(conditions)}

@@ -42,9 +42,7 @@ class DomainCheck:
             (term.topology_key, cache.carriers(term)) for term in cache.anti_terms if cache.selects(term, pod)
         ]
         keys = tuple(one.topology_key for one in pod.spread)
-        self._spread = [
-            (one, _spread_sums(one, keys, pod, cache), int(cache.selects(one.term, pod))) for one in pod.spread
-        ]
+        self._spread = [(one, _spread_sums(one, keys, pod, cache), int(one.selects_pod)) for one in pod.spread]
         self.levels = tuple(
             0 if len(sums) < one.min_domains else min(sums.values(), default=0) for one, sums, _ in self._spread
         )

@@ -17,6 +17,7 @@ from kubekit.api.pod_requests import read_amounts
 from kubekit.api.quantity import MOST, parse_quantity, whole
 from kubekit.scheduling.resizes import with_resizes
 from kubekit.scheduling.selectors import (
+    EVERYTHING,
     NodeTerm,
     Requirement,
     Selector,
@@ -71,12 +72,13 @@ class PodTerm(msgspec.Struct, frozen=True):
 
 
 class SpreadConstraint(msgspec.Struct, frozen=True):
-    """A topology spread constraint; `term` counts the pods it is about."""
+    """A topology spread constraint; `term` counts the pods it is about. `selects_pod`: its own pod is one of them."""
 
     max_skew: int
     topology_key: str
     hard: bool
     term: PodTerm
+    selects_pod: bool
     min_domains: int = 1
     honor_affinity: bool = True
     honor_taints: bool = False
@@ -232,11 +234,16 @@ def compile_taints(raw: Any) -> tuple[NodeTaint, ...]:
 
 def _spread(raw: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> SpreadConstraint:
     counted = {"labelSelector": raw.get("labelSelector"), "matchLabelKeys": raw.get("matchLabelKeys")}
+    term = _pod_term({**counted, "topologyKey": raw["topologyKey"]}, namespace, labels)
+    selects_pod = term.selects(namespace, labels, {})
+    if term.selector == EVERYTHING:  # NB: kube-scheduler counts no pod then, though it selects the pod itself
+        term = msgspec.structs.replace(term, selector=None)
     return SpreadConstraint(
         max_skew=raw["maxSkew"],
         topology_key=raw["topologyKey"],
         hard=raw.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule",
-        term=_pod_term({**counted, "topologyKey": raw["topologyKey"]}, namespace, labels),
+        term=term,
+        selects_pod=selects_pod,
         min_domains=raw.get("minDomains") or 1,
         honor_affinity=raw.get("nodeAffinityPolicy", "Honor") == "Honor",
         honor_taints=raw.get("nodeTaintsPolicy", "Ignore") == "Honor",

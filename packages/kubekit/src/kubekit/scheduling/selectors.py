@@ -8,7 +8,7 @@ node (all three as in Kubernetes).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -54,6 +54,9 @@ class Selector(msgspec.Struct, frozen=True):
 
     def extended(self, more: Iterable[Requirement]) -> Selector:
         return Selector(self.requirements + tuple(more))
+
+
+EVERYTHING: Final = Selector()
 
 
 class NodeTerm(msgspec.Struct, frozen=True):

@@ -78,7 +78,7 @@ class TopologySpread:
     def __init__(self, pod: PodInfo, cache: SchedulerCache) -> None:
         self._constraints = [c for c in pod.spread if c.hard]
         keys = [c.topology_key for c in self._constraints]
-        self._self_match = [cache.selects(c.term, pod) for c in self._constraints]
+        self._self_match = [c.selects_pod for c in self._constraints]
         self._sums: list[dict[str, int]] = [{} for _ in self._constraints]
         if not self._constraints:
             return
