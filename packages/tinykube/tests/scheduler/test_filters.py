@@ -235,8 +235,8 @@ def test_topology_spread_with_an_empty_selector_counts_no_pod(world):
         world.placed(name, "a")
     pod = world.pod("three", topologySpreadConstraints=spread(labelSelector={}))
     assert names(find(pod, world.cache)) == ["a", "b"]
-    none_fits = spread(labelSelector={}, minDomains=3, maxSkew=1)
-    assert names(find(world.pod("four", topologySpreadConstraints=none_fits), world.cache)) == ["a", "b"]
+    few_domains = spread(labelSelector={}, minDomains=3, maxSkew=1)
+    assert names(find(world.pod("four", topologySpreadConstraints=few_domains), world.cache)) == ["a", "b"]
 
 
 def resized(actual, *conditions):
