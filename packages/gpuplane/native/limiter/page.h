@@ -123,7 +123,7 @@ struct usage_slot {
 	/* Calls that change what the process holds: begun before the books or the driver change, ended after both have. What NVML
 	   says may be compared with the books only if both are equal, and were so before NVML was asked. */
 	uint64_t changes_begun, changes_ended;
-	uint64_t reserved[1];
+	uint64_t host_pid; /* the agent's: the process's id on the machine; 0 until it is known */
 	struct usage_gpu gpus[PAGE_GPUS];
 };
 

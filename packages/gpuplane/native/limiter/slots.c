@@ -88,6 +88,7 @@ static void clear(struct usage_slot *slot)
 	STORE(slot->image, 0);
 	STORE(slot->changes_begun, 0);
 	STORE(slot->changes_ended, 0);
+	STORE(slot->host_pid, 0);
 	for (int gpu = 0; gpu < PAGE_GPUS; gpu++) {
 		struct usage_gpu *part = &slot->gpus[gpu];
 		STORE(part->asking, 0);

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gpuplane.limits import page
 from gpuplane.limits.facts import GpuLimit
 from packages.gpuplane.tests.limiter import drivertypes
+from packages.gpuplane.tests.limiter.test_ledger_words import mapped
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -43,6 +47,53 @@ def test_nvml_shows_the_share_in_both_forms(machine) -> None:
         share,
     )
     assert seen == [[5 * GIB, 4 * GIB, GIB]] * 2 + [0]
+
+
+LIST = """
+import pynvml
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+lists = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2",
+         "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
+found = []
+for name in lists:
+    size = 16 if name.endswith("Processes") else 24
+    count, entries = c_uint(0), (ctypes.c_ubyte * (24 * 8))()
+    function = getattr(pynvml.nvmlLib, name)
+    code = function(handle, byref(count), None)
+    assert code == (7 if count.value else 0), code
+    code = function(handle, byref(count), entries)
+    assert code == 0, code
+    found.append([c_uint.from_buffer(entries, i * size).value for i in range(count.value)])
+try:
+    found.append([sample.pid for sample in pynvml.nvmlDeviceGetProcessUtilization(handle, 0)])
+except pynvml.NVMLError_NotFound:
+    found.append([])
+answer(found)
+"""
+
+
+def test_nvml_lists_the_processes_of_the_share_and_no_others(machine) -> None:
+    shares = {name: machine.share(name, memory_bytes=GIB) for name in ("a", "b", "c")}
+    children = [machine.start("context(); allocate(MIB); ready()", shares[name]) for name in ("a", "a", "b")]
+    for child in children:
+        assert child.stdout.readline()
+    for name, own in {"a": children[:2], "b": children[2:], "c": []}.items():
+        seen = [sorted(pids) for pids in machine.run(LIST, shares[name])]
+        pids = sorted(child.pid for child in own)
+        assert seen == [pids, pids, pids, [], pids], name
+
+
+def test_nvml_lists_processes_by_the_ids_of_the_container(machine) -> None:
+    child = machine.start("context(); ready()", machine.share("a", memory_bytes=GIB))
+    assert child.stdout.readline()
+    share = machine.share("b", memory_bytes=GIB)
+    with mapped(Path(share["GPUPLANE_LIMITS"]) / "usage", page.UsagePage) as usage:
+        usage.high_water = 2
+        usage.slots[0].owner = page.owner_word(14, 0x1234, 5)
+        usage.slots[0].host_pid = child.pid  # by the agent
+        usage.slots[1].owner = page.owner_word(15, 0x1234, 5)
+        assert machine.run(LIST, share) == [[14], [14], [14], [], [14]]
 
 
 @pytest.mark.parametrize("way", drivertypes.WAYS)

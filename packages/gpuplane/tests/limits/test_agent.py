@@ -41,7 +41,9 @@ def test_what_a_context_costs_is_measured_and_counted(machine: Any) -> None:
     assert seen.memory_bytes is not None and seen.memory_bytes > GIB
     assert [(c.slot, c.bytes) for c in plan.corrections] == [(3, seen.memory_bytes - GIB)]
     assert store.read("x").slots[0].gpus[0].memory_bytes == seen.memory_bytes
-    assert agent.step().corrections == (), "so already"
+    assert store.read("x").slots[0].host_pid == child.pid
+    plan = agent.step()
+    assert plan.corrections == plan.pids == (), "so already"
     store.write("later", limits(gpu.uuid), Owner(name="b"))
     assert store.read("later").limits.gpus[0].context_bytes == seen.memory_bytes - GIB
     store.write("later", limits(gpu.uuid), Owner(name="b"))

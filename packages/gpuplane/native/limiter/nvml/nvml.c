@@ -1,11 +1,7 @@
 /* What NVML says of a GPU's memory inside the container. The ledger is read only; no slot is taken for looking. */
-#include "../limiter.h"
+#include "nvml.h"
 
 #include <dlfcn.h>
-
-typedef int nvmlReturn_t;
-typedef void *nvmlDevice_t;
-enum { NVML_SUCCESS = 0, NVML_UNINITIALIZED = 1, NVML_NO_PERMISSION = 4, NVML_FUNCTION_NOT_FOUND = 13 };
 
 struct memory {
 	unsigned long long total, free, used;
@@ -27,9 +23,16 @@ struct memory_v2 {
 #define POINTER(name, parameters) static nvmlReturn_t (*real_##name) parameters;
 FUNCTIONS(POINTER)
 
+static void *library;
+
+void *nvml_real(const char *name)
+{
+	return library ? dlsym(library, name) : NULL;
+}
+
 __attribute__((constructor)) static void find_real(void)
 {
-	void *library = dlopen(REAL_NVML, RTLD_NOW | RTLD_NOLOAD);
+	library = dlopen(REAL_NVML, RTLD_NOW | RTLD_NOLOAD);
 	if (!library)
 		library = dlopen(REAL_NVML, RTLD_NOW);
 	if (!library) {

@@ -93,6 +93,9 @@ class Agent:
             # It ended between the look and the write; or its container has a lease, which is no reason to leave others.
             with contextlib.suppress(FileNotFoundError, KubekitError):
                 self._store.correct(correction)
+        for pid in plan.pids:
+            with contextlib.suppress(FileNotFoundError):
+                self._store.put_pid(pid)
         for uuid, size in plan.contexts.items():
             self._store.learn_context(uuid, size)
         for freed in plan.freed:

@@ -33,6 +33,14 @@ class Correction(msgspec.Struct, frozen=True, order=True):
     bytes: int
 
 
+class HostPid(msgspec.Struct, frozen=True, order=True):
+    """The id of a process on the machine, by which NVML lists it."""
+
+    share: str
+    slot: int
+    pid: int
+
+
 class Freed(msgspec.Struct, frozen=True, order=True):
     """A slot whose process has ended."""
 
@@ -58,6 +66,7 @@ class EnforcementPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     corrections: tuple[Correction, ...] = ()
     contexts: Mapping[str, int] = MappingProxyType({})
+    pids: tuple[HostPid, ...] = ()
     freed: tuple[Freed, ...] = ()
     escapes: tuple[Escape, ...] = ()
     fresh: tuple[Escape, ...] = ()
@@ -78,6 +87,15 @@ def decide(state: EscapeState, seen: Observation) -> tuple[EscapeState, Enforcem
     plan = EnforcementPlan(
         corrections=tuple(sorted(_corrections(measured))),
         contexts=_least(measured),
+        pids=tuple(
+            sorted(
+                {
+                    HostPid(entry[0].id, entry[1].number, process.pid)
+                    for process, entry in entries.items()
+                    if entry is not None and entry[1].host_pid != process.pid
+                }
+            )
+        ),
         freed=tuple(
             Freed(share.id, slot.number, slot.owner)
             for share in seen.shares

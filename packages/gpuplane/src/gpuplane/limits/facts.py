@@ -104,7 +104,7 @@ class ProcessSlot(msgspec.Struct, frozen=True, kw_only=True):
 
     `number` is its place on the page, `owner` the word that names it (see `page.owner_word`), `namespace` and `start`
     what of it is there in full. `gpus` is in the order of the share's limits. `changes` are the calls that change what
-    it holds: how many have begun and ended.
+    it holds: how many have begun and ended. `host_pid` is what the agent wrote.
     """
 
     number: int
@@ -114,6 +114,7 @@ class ProcessSlot(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     gpus: tuple[GpuUse, ...]
     changes: tuple[int, int] = (0, 0)
+    host_pid: int = 0
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

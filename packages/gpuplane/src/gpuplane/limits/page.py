@@ -69,7 +69,7 @@ class UsageSlot(Structure):
         ("image", c_uint64),
         ("changes_begun", c_uint64),
         ("changes_ended", c_uint64),
-        ("reserved", c_uint64 * 1),
+        ("host_pid", c_uint64),
         ("gpus", UsageGpu * GPUS),
     ]
 
@@ -186,6 +186,7 @@ def decode_slots(data: bytes, gpus: int) -> tuple[ProcessSlot, ...]:
                     namespace=slot.pid_namespace,
                     start=slot.start_ticks,
                     generation=slot.generation,
+                    host_pid=slot.host_pid,
                     changes=(slot.changes_begun, slot.changes_ended),
                     gpus=tuple(_use(words) for words in slot.gpus[:gpus]),
                 )

@@ -33,7 +33,7 @@ import msgspec
 
 from gpuplane.limits import page
 from gpuplane.limits.copies import drop_copy, put_copy, restore
-from gpuplane.limits.decide import Correction, Freed
+from gpuplane.limits.decide import Correction, Freed, HostPid
 from gpuplane.limits.facts import Limits, Owner, Share
 from gpuplane.limits.files import make_dirs, opened, put, read_page
 from kubekit.documents import DocumentError, decode_json
@@ -169,6 +169,11 @@ class ShareStore:
         offset = _SLOTS + correction.slot * sizeof(page.UsageSlot)
         offset += page.UsageSlot.gpus.offset + correction.gpu * sizeof(page.UsageGpu) + page.UsageGpu.other.offset
         self._poke(correction.share, offset, correction.bytes)
+
+    def put_pid(self, pid: HostPid) -> None:
+        """Write the id that a process has on the machine, so that NVML's lists in its container have it."""
+        offset = _SLOTS + pid.slot * sizeof(page.UsageSlot) + page.UsageSlot.host_pid.offset
+        self._poke(pid.share, offset, pid.pid)
 
     def free(self, freed: Freed) -> None:
         """Clear a slot, its owner word last, so that no process takes a half cleared slot."""
