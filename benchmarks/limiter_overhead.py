@@ -24,17 +24,19 @@ from gpuplane.limits.store import ShareStore
 from shared_gpu import build_libraries, compiled
 
 UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+SECOND = "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
 LAUNCH = (
     "unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned g, void *s, void **p, void **x"
 )
 
 DRIVER = f"""
 #include <stdint.h>
+#include <stdlib.h>
 static uint64_t next = 4096;
 int cuInit(unsigned flags) {{ return (int)flags; }}
-int cuDeviceGetCount(int *count) {{ *count = 1; return 0; }}
+int cuDeviceGetCount(int *count) {{ *count = getenv("DEVICES") ? atoi(getenv("DEVICES")) : 1; return 0; }}
 int cuDeviceGet(int *device, int n) {{ *device = n; return 0; }}
-int cuDeviceGetUuid_v2(uint8_t *uuid, int n) {{ (void)n; for (int i = 0; i < 16; i++) uuid[i] = (uint8_t)i; return 0; }}
+int cuDeviceGetUuid_v2(uint8_t *to, int n) {{ for (int i = 0; i < 16; i++) to[i] = (uint8_t)(i + 16 * n); return 0; }}
 int cuCtxGetCurrent(void **context) {{ *context = &next; return 0; }}
 int cuCtxSetCurrent(void *context) {{ (void)context; return 0; }}
 int cuCtxGetDevice(int *device) {{ *device = 0; return 0; }}
@@ -135,7 +137,8 @@ def main() -> None:
         forward = written(folder, "forward.so", FORWARD, "-shared", "-fPIC")
         program = written(folder, "program", PROGRAM)
         (folder / "limiter.so").symlink_to(LIMITER / "libcuda.so.1")
-        limits = Limits((GpuLimit(uuid=UUID, core=100, memory_bytes=1 << 40),))
+        gpus = [GpuLimit(uuid=uuid, core=100, memory_bytes=1 << 40) for uuid in (UUID, SECOND)]
+        limits = Limits(tuple(gpus))
         store = ShareStore(folder / "limits")
         directory = store.write("share", limits, Owner(name="share"))
         environment = os.environ | {
@@ -144,17 +147,20 @@ def main() -> None:
             "GPUPLANE_LIMITS": str(directory),
         }
 
-        def measure(library: Path) -> list[float]:
-            done = subprocess.run([program, library], env=environment, capture_output=True, text=True, check=True)
+        def measure(library: Path, devices: int = 1) -> list[float]:
+            variables = environment | {"DEVICES": str(devices)}
+            done = subprocess.run([program, library], env=variables, capture_output=True, text=True, check=True)
             return [float(word) for word in done.stdout.split()]
 
         plain, limited = measure(forward), measure(folder / "limiter.so")
+        two = measure(folder / "limiter.so", devices=2)
         if not store.read("share").totals[0].launches:
             raise SystemExit("the limiter was not in between: nothing was measured")
     fast, mean, memory = (over - base for over, base in zip(limited, plain, strict=True))
     show("launch, forwarded only", plain[0], "ns")
     show("launch over that, fast path", fast, "ns", goal=15, peer="HAMi-core: 2-9% of a token of vLLM")
     show("launch over that, with every 16th's look", mean, "ns", goal=15)
+    show("launch over that, of a process with two GPUs", two[1] - plain[1], "ns", goal=100)
     show("allocation over forwarded", memory, "ns", goal=1000, peer="HAMi-core: 1.1 ms to enforce")
 
 

@@ -138,6 +138,7 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
     },
     "Limits of a share": {
         "GPUPLANE_LIMITS": "the directory with a program's limits, set by `share run`; `/etc/vcuda` goes before",
+        "GPUPLANE_SAVED_MS": "in the device plugin's pod: GPU time that idle containers save besides 20 ms (default 0)",
         "GPUPLANE_ON_ESCAPE": "in the device plugin's pod: `stop` kills processes of shares that go round their limits",
         "GPUPLANE_LIMITS_MISSING": "`closed` (default): without usable limits no GPU; `open`: without them no limits",
         "XDG_RUNTIME_DIR": "where `share run` keeps files, below `gpuplane/`; else `/run/user/UID`, `/run` for root",

@@ -63,7 +63,9 @@ struct limits_gpu {
 	uint32_t weight;        /* for CORE_WEIGHTED and for the order among those that wait; 0: like `core` */
 	uint32_t mode;          /* enum core_mode */
 	uint32_t quantum_us;    /* the longest turn; 0: 20,000 */
-	uint64_t reserved[6];
+	uint32_t saved_ms;      /* time of the GPU that an idle container may save, besides a quantum; 60,000 at most */
+	uint32_t padding;
+	uint64_t reserved[5];
 };
 
 struct limits_page {

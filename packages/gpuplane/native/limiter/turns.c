@@ -19,6 +19,7 @@
 #define REFUSED_AGAIN_NS 10000000000ull
 #define OWN_SLEEP_NS 2000000ull
 #define DEFAULT_QUANTUM_US 20000u
+#define MOST_SAVED_MS 60000u
 
 static void unlink_from(struct turn *turn, uint64_t again)
 {
@@ -153,7 +154,7 @@ static void hold(struct turn *turn, uint64_t number, bool own)
 /* ---- without the arbiter ------------------------------------------------------------------------------------------ */
 
 struct own_limit {
-	uint64_t core, quantum;
+	uint64_t core, quantum, saved;
 	bool held;
 };
 
@@ -162,16 +163,19 @@ static struct own_limit own_limit(const struct turn *turn)
 	const struct limits_gpu *limit = &limits->gpus[turn->gpu];
 	uint64_t core = LOAD(limit->core), quantum = LOAD(limit->quantum_us);
 	core = core > 100 ? 100 : core;
+	uint64_t saved = LOAD(limit->saved_ms);
 	return (struct own_limit){core ? core : 100, (quantum ? quantum : DEFAULT_QUANTUM_US) * 1000,
+				  (saved < MOST_SAVED_MS ? saved : MOST_SAVED_MS) * 1000000,
 				  core && core < 100 && LOAD(limit->mode) != CORE_WEIGHTED};
 }
 
-/* How long until the container has half a quantum of tokens; what it saved is worth a quantum at most. */
+/* How long until the container has half a quantum of tokens; it saves a quantum at most, and what its limits allow. */
 static uint64_t missing(const struct turn *turn, struct own_limit limit)
 {
 	uint64_t *paid = &usage->totals[turn->gpu].paid_until, now = clock_now(), old = LOAD(*paid);
-	uint64_t most = limit.quantum * 100 / limit.core, half = most / 2;
-	uint64_t first = now > most ? now - most : 0, bound = now + 3600000000000ull;
+	uint64_t most = (limit.quantum + limit.saved) * 100 / limit.core, half = limit.quantum * 50 / limit.core;
+	uint64_t kept = LOAD(*paid) ? most : 2 * half; /* a new container has saved nothing yet */
+	uint64_t first = now > kept ? now - kept : 0, bound = now + 3600000000000ull;
 	/* A word that no charge can have made is not ours. */
 	while ((old < first || old > bound) && !EXCHANGE(*paid, &old, first))
 		;

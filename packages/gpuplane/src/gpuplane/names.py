@@ -166,6 +166,7 @@ PLUGIN_FALLBACKS_ENV: Final = "FALLBACK_STRATEGIES"  # and without a default: of
 # the NRI plugin brings shares, and the kubelet whole GPUs. By its name in NVIDIA's toolkit.
 NRI_ENV: Final = "ENABLE_NRI_PLUGIN"
 
+SAVED_ENV: Final = "GPUPLANE_SAVED_MS"  # in the device plugin: GPU time that idle containers save
 ON_ESCAPE_ENV: Final = "GPUPLANE_ON_ESCAPE"  # `stop`: the device plugin kills processes that go round their limits
 LIMITS_ENV: Final = "GPUPLANE_LIMITS"  # the directory with a program's limits, where LIMITS_MOUNT has none
 LIMITS_MISSING_ENV: Final = "GPUPLANE_LIMITS_MISSING"  # closed or open: what a program without usable limits gets

@@ -279,6 +279,19 @@ def test_a_backend_that_would_hold_nothing_is_refused(share: Share, words: Seque
     assert code == 125 and says in errors and "--backend interposed" in errors
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--backend", "none", "--saved", "2s"), "only a limit of time saves time"),
+        (("--mode", "weighted", "--saved", "2s"), "only a limit of time saves time"),
+        (("--saved", "2m"), "a command saves a minute at most"),
+    ],
+)
+def test_time_that_cannot_be_saved_is_refused(share: Share, words: Sequence[str], says: str) -> None:
+    code, _, errors = share.run("run", "--core", "30", "--simulate", "t4", *words, "--", "true")
+    assert code == 125 and says in errors
+
+
 def test_shares_of_one_gpu_are_promised_no_more_than_it_has(share: Share) -> None:
     first = share.program("context(); answer(1); sys.stdin.readline()", "--core", "30", "--memory", "5GiB")
     line(first)

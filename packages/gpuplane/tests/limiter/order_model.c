@@ -23,9 +23,9 @@ struct state {
 };
 
 static const struct order_limit limits[] = {
-	{20 * MS, 30, 30, CORE_HARD},
-	{20 * MS, 100, 10, CORE_WEIGHTED},
-	{20 * MS, 60, 60, CORE_BURST},
+	{20 * MS, 50 * MS, 30, 30, CORE_HARD},
+	{20 * MS, 0, 100, 10, CORE_WEIGHTED},
+	{20 * MS, 0, 60, 60, CORE_BURST},
 };
 static const unsigned tenant_of_seat[SEATS] = {0, 1, 2, 2};
 static const uint64_t pauses[] = {MS / 2, 11 * MS, 130 * MS};

@@ -91,6 +91,50 @@ def test_a_holder_that_says_nothing_loses_its_turn_and_pays_for_it(machine, clie
     assert time.monotonic() - start > 0.08
 
 
+SAVED = """
+#include "order.h"
+#include <stdio.h>
+#define MS 1000000ull
+static struct order order;
+/* Takes turns until it has to wait; returns milliseconds of the GPU's time. */
+static double burst(int seat, uint64_t now)
+{
+	uint64_t length, wake, used = 0;
+	order_want(&order, seat, now);
+	while (order_next(&order, now, &length, &wake) == seat) {
+		now += length;
+		used += length;
+		order_done(&order, seat, order.turn, length, true, now);
+		order_want(&order, seat, now);
+	}
+	order_leave(&order, seat, now);
+	return (double)used / MS;
+}
+int main(void)
+{
+	struct limits_gpu limit = {.core = 10, .saved_ms = SAVED_MS};
+	uint64_t now = 1000000 * MS;
+	order_begin(&order);
+	int seat = order_join(&order, 7, order_bounded(&limit), now);
+	printf("%.0f ", burst(seat, now));
+	now += 3600000 * MS;
+	seat = order_join(&order, 7, order_bounded(&limit), now);
+	printf("%.0f\\n", burst(seat, now));
+}
+"""
+
+
+@pytest.mark.parametrize(("saved", "least", "most"), [(0, 20, 40), (500, 520, 600), (4_000_000, 60_020, 67_000)])
+def test_an_idle_container_saves_time_as_its_limits_allow(tmp_path: Path, saved: int, least: int, most: int) -> None:
+    (tmp_path / "saved.c").write_text(SAVED)
+    folder = ROOT / "packages/gpuplane/native/limiter/arbiter"
+    command = [*compiler(), "-std=gnu11", f"-DSAVED_MS={saved}", f"-I{folder}", "-o", tmp_path / "saved"]
+    subprocess.run([*command, tmp_path / "saved.c", folder / "order.c"], check=True)
+    first, after_an_hour = map(float, subprocess.check_output([tmp_path / "saved"], text=True).split())
+    assert first <= 40, "a new container has saved nothing"
+    assert least <= after_an_hour <= most
+
+
 def test_tenants_that_wait_for_each_other_on_two_gpus_both_go_on(make_machine) -> None:
     """As two tenants' collective operations do: each has a kernel on one GPU that waits for one on the other."""
     machine = make_machine("4x-a10g")

@@ -7,6 +7,7 @@
 #define LEAST_QUANTUM_US 100u
 #define MOST_QUANTUM_US 1000000u
 #define MOST_WEIGHT 1000000u
+#define MOST_SAVED_MS 60000u
 
 enum right { BY_TOKENS, BY_BURST, NOT_NOW };
 
@@ -23,6 +24,7 @@ struct order_limit order_bounded(const struct limits_gpu *limit)
 	quantum = quantum < LEAST_QUANTUM_US ? LEAST_QUANTUM_US : quantum > MOST_QUANTUM_US ? MOST_QUANTUM_US : quantum;
 	return (struct order_limit){
 		.quantum_ns = quantum * 1000ull,
+		.saved_ns = (limit->saved_ms > MOST_SAVED_MS ? MOST_SAVED_MS : limit->saved_ms) * 1000000ull,
 		.core = core ? core : 100,
 		.weight = weight > MOST_WEIGHT ? MOST_WEIGHT : weight,
 		.mode = limit->mode,
@@ -42,8 +44,15 @@ static int64_t tokens(const struct order_tenant *tenant, uint64_t now)
 
 static void cut_savings(struct order_tenant *tenant, uint64_t now)
 {
-	uint64_t most = tenant->limit.quantum_ns * 100 / tenant->limit.core;
+	uint64_t most = (tenant->limit.quantum_ns + tenant->limit.saved_ns) * 100 / tenant->limit.core;
 	raise_to(&tenant->paid_until, now > most ? now - most : 0);
+}
+
+/* A tenant that is new, or has another rate: it has saved a quantum at most. */
+static void begin_savings(struct order_tenant *tenant, uint64_t now)
+{
+	uint64_t quantum = tenant->limit.quantum_ns * 100 / tenant->limit.core;
+	raise_to(&tenant->paid_until, now > quantum ? now - quantum : 0);
 }
 
 static enum right may_run(const struct order_tenant *tenant, uint64_t now)
@@ -111,7 +120,7 @@ int order_join(struct order *order, uint64_t number, struct order_limit limit, u
 	tenant->seats++;
 	if (fresh) {
 		tenant->limit = limit;
-		cut_savings(tenant, now);
+		begin_savings(tenant, now);
 	} else {
 		order_resize(order, seat, limit, now);
 	}
@@ -123,8 +132,8 @@ void order_resize(struct order *order, int seat, struct order_limit limit, uint6
 	struct order_tenant *tenant = tenant_of(order, seat);
 	bool other = tenant->limit.core != limit.core;
 	tenant->limit = limit;
-	if (other) /* what was saved at another rate is worth a quantum at most */
-		cut_savings(tenant, now);
+	if (other)
+		begin_savings(tenant, now);
 }
 
 static void charge(struct order *order, uint64_t used)

@@ -9,7 +9,7 @@
  *
  * Charge: virtual_ns += time x 100 / weight, and paid_until += time x 100 / core (not while it runs without tokens). A debt
  * stays. What ran without a turn is paid alike, by its tenant's own word. A tenant that was idle loses what it saved, down to
- * a quantum of tokens.
+ * a quantum of tokens and its saved_ns.
  *
  * Invariants, which order_model.c explores for all short sequences of messages:
  * - One seat holds the turn at most. A message changes only what its sender holds or waits for, whatever it says.
@@ -42,7 +42,7 @@
 enum seat_state { SEAT_FREE, SEAT_IDLE, SEAT_WAITING, SEAT_HOLDING };
 
 struct order_limit {
-	uint64_t quantum_ns;
+	uint64_t quantum_ns, saved_ns;
 	uint32_t core, weight, mode; /* 1 to 100; 1 or more; enum core_mode */
 };
 

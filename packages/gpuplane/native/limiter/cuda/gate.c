@@ -160,6 +160,12 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 		own->left--;
 		return true;
 	}
+	/* With several GPUs each launch comes here. */
+	if (gate != gate_only && entered && own->given <= COSTS_BATCH && !graph && !captures_any() &&
+	    gate_counter() < LOAD(gate->until) && costs_spend(own, key)) {
+		__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
+		return true;
+	}
 	/* A launch in a capture runs nothing: the graph is charged when it is launched. */
 	if (captures_hold(stream))
 		return true;
@@ -167,11 +173,6 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 		return false;
 	if (own->given > COSTS_BATCH) /* it was unlimited */
 		refill(own, gpu, 0);
-	/* With several GPUs each launch comes here. */
-	if (gate != gate_only && !graph && !captures_any() && gate_counter() < LOAD(gate->until) && costs_spend(own, key)) {
-		__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
-		return true;
-	}
 	pthread_mutex_lock(&gate->lock);
 	if (!ready(gate)) {
 		bool allowed = gate->unlimited;

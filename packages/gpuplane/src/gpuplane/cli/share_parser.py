@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from gpuplane.cli.options import DOCUMENTS, examples, form_options, lazy, talk_options
+from gpuplane.cli.options import DOCUMENTS, duration, examples, form_options, lazy, talk_options
 from gpuplane.cli.share_codes import FAILED
 
 _UNITS: Final = {
@@ -41,6 +41,13 @@ def add_share(commands: Any) -> None:
         choices=["hard", "burst", "weighted"],
         default="hard",
         help="never above --core; also unused time; all of the time, by --core against that of others",
+    )
+    run.add_argument(
+        "--saved",
+        type=duration,
+        default=0.0,
+        metavar="TIME",
+        help="GPU time that the command saves while it is idle, for use at once, as 2s (default: 20 ms; 1m at most)",
     )
     run.add_argument(
         "--backend",

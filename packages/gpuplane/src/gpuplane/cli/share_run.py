@@ -18,6 +18,7 @@ from argparse import Namespace
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -139,6 +140,9 @@ def _run(options: Namespace, screen: Console) -> int:
                 simulator.delete_unused(store)
 
 
+MOST_SAVED_SECONDS: Final = 60.0
+
+
 def _check_backend(options: Namespace) -> None:
     """Raises KubekitError when the backend is not there, or cannot do what is asked."""
     if options.backend == LimitBackend.INTERPOSED:
@@ -147,6 +151,11 @@ def _check_backend(options: Namespace) -> None:
         raise InvalidInput(
             f"the backend {options.backend} knows no mode {options.mode}", where="--mode", cure="--backend interposed"
         )
+    if options.saved > MOST_SAVED_SECONDS:
+        raise InvalidInput("a command saves a minute at most", where="--saved", cure="--saved 1m")
+    held = options.backend == LimitBackend.INTERPOSED and options.mode != CoreMode.WEIGHTED and options.core
+    if options.saved and not held:
+        raise InvalidInput("only a limit of time saves time", where="--saved", cure="--core, with --mode hard or burst")
     if options.backend == LimitBackend.MPS:
         mps_daemon(os.environ)
     if options.backend == LimitBackend.NATIVE and (options.core or not options.memory):
@@ -161,7 +170,13 @@ def _leave(store: ShareStore, plan: PlannedRun) -> None:
 
 
 def _plan(argv: tuple[str, ...], gpu: GPUFacts, options: Namespace, place: SharePlace) -> PlannedRun:
-    limit = GpuLimit(uuid=gpu.uuid, core=options.core, memory_bytes=options.memory, mode=CoreMode(options.mode))
+    limit = GpuLimit(
+        uuid=gpu.uuid,
+        core=options.core,
+        memory_bytes=options.memory,
+        mode=CoreMode(options.mode),
+        saved_ms=round(options.saved * 1000),
+    )
     backend = LimitBackend(options.backend)
     word = re.sub(r"[^A-Za-z0-9_.]", "-", Path(argv[0]).name).strip(".-")[:40] or "command"
     share = f"{word}-{secrets.token_hex(4)}"

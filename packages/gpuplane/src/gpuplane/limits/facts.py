@@ -32,7 +32,8 @@ class LimitBackend(StrEnum):
 class GpuLimit(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU's part.
 
-    `weight` 0 means core's number, `quantum_us` 0 the library's 20 ms. `context_bytes` is what a context is taken to
+    `weight` 0 means core's number, `quantum_us` 0 the library's 20 ms. An idle container saves `saved_ms` of GPU time
+    (60,000 at most) besides a quantum, and may use it at once. `context_bytes` is what a context is taken to
     cost until it has been measured.
     """
 
@@ -42,6 +43,7 @@ class GpuLimit(msgspec.Struct, frozen=True, kw_only=True):
     mode: CoreMode = CoreMode.HARD
     weight: int = 0
     quantum_us: int = 0
+    saved_ms: int = 0
     context_bytes: int = 0
 
 

@@ -34,7 +34,9 @@ class LimitsGpu(Structure):
         ("weight", c_uint32),
         ("mode", c_uint32),
         ("quantum_us", c_uint32),
-        ("reserved", c_uint64 * 6),
+        ("saved_ms", c_uint32),
+        ("padding", c_uint32),
+        ("reserved", c_uint64 * 5),
     ]
 
 
@@ -147,7 +149,7 @@ def put_limit(place: LimitsGpu, limit: GpuLimit) -> None:
     """Write one GPU's values, each a single word."""
     place.memory, place.context_bytes = limit.memory_bytes, limit.context_bytes
     place.core, place.weight = limit.core, limit.weight
-    place.mode, place.quantum_us = MODES[limit.mode], limit.quantum_us
+    place.mode, place.quantum_us, place.saved_ms = MODES[limit.mode], limit.quantum_us, limit.saved_ms
 
 
 def decode_limits(page: LimitsPage, where: str = "limits") -> Limits:
@@ -165,6 +167,7 @@ def decode_limits(page: LimitsPage, where: str = "limits") -> Limits:
                 weight=place.weight,
                 mode=modes[place.mode],
                 quantum_us=place.quantum_us,
+                saved_ms=place.saved_ms,
                 context_bytes=place.context_bytes,
             )
             for place in page.gpus[: page.gpu_count]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from gpuplane import names
@@ -18,6 +19,13 @@ from kubekit.errors import Terminal
 log = logging.getLogger("gpuplane.device-plugin")
 
 MIB = 1 << 20
+MOST_SAVED_MS = 60_000
+
+
+def _saved_ms(environ: Mapping[str, str]) -> int:
+    """Return the GPU time that containers of this node save while idle, milliseconds; 0 for what is no number."""
+    text = environ.get(names.SAVED_ENV, "")
+    return min(int(text), MOST_SAVED_MS) if text.isdecimal() else 0
 
 
 class ShareLimits:
@@ -58,7 +66,9 @@ class ShareLimits:
         """The pages of the container that is about to start (see `share_name`); existing pages stay."""
         meta = holder.pod.metadata
         name = f"{meta.namespace}/{meta.name}:{holder.container}"
-        limit = GpuLimit(uuid=part.uuid, core=part.core, memory_bytes=part.memory_mib * MIB)
+        limit = GpuLimit(
+            uuid=part.uuid, core=part.core, memory_bytes=part.memory_mib * MIB, saved_ms=_saved_ms(os.environ)
+        )
         owner = Owner(
             name=name,
             since=self._now(),
