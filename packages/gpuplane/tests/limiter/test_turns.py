@@ -155,6 +155,29 @@ def test_tenants_that_wait_for_each_other_on_two_gpus_both_go_on(make_machine) -
             assert time.monotonic() - start < 5
 
 
+def test_spare_time_is_not_extended_while_others_wait(machine, client) -> None:
+    """Else a tenant in burst mode could take each moment without a request for ten seconds."""
+    machine.share("greedy", core=30, mode=CoreMode.BURST)
+    machine.share("other", core=50)
+    greedy, other = client("greedy").greeted(), client("other").greeted()
+    for extended in (0.1, 1.0):  # the first turn is by tokens, the second without
+        turn = greedy.wanted()
+        start = time.monotonic()
+        other.say(arbiterclient.WANT)
+        while (passed := time.monotonic() - start) < extended:
+            greedy.say(arbiterclient.BUSY, turn=turn.turn, time_ns=int(1e9 * passed))
+            time.sleep(0.02)
+        greedy.say(arbiterclient.DONE, turn=turn.turn, time_ns=int(1e9 * passed))
+        other.say(arbiterclient.DONE, turn=other.hear().turn)
+    greedy.say(arbiterclient.WANT)
+    for _ in range(20):
+        turn = other.wanted()
+        other.say(arbiterclient.DONE, turn=turn.turn)
+        time.sleep(0.005)
+        assert not select.select([greedy.socket], [], [], 0)[0] or greedy.socket.recv(48)[0] == arbiterclient.HERE
+    assert greedy.hear().kind == arbiterclient.GRANT
+
+
 def test_time_without_a_turn_is_paid(machine, client) -> None:
     for name in ("a", "b"):
         machine.share(name, core=50)

@@ -60,14 +60,15 @@ static enum right may_run(const struct order_tenant *tenant, uint64_t now)
 	const struct order_limit *limit = &tenant->limit;
 	if (limit->mode == CORE_WEIGHTED || limit->core >= 100 || tokens(tenant, now) >= (int64_t)(limit->quantum_ns / 2))
 		return BY_TOKENS;
-	return limit->mode == CORE_BURST ? BY_BURST : NOT_NOW;
+	return limit->mode == CORE_BURST && now >= tenant->burst_from ? BY_BURST : NOT_NOW;
 }
 
 /* When a tenant that may not run has the tokens for it. */
 static uint64_t ready_at(const struct order_tenant *tenant, uint64_t now)
 {
 	int64_t missing = (int64_t)(tenant->limit.quantum_ns / 2) - tokens(tenant, now);
-	return now + (uint64_t)(missing > 0 ? missing : 0) * 100 / tenant->limit.core + 1000;
+	uint64_t at = now + (uint64_t)(missing > 0 ? missing : 0) * 100 / tenant->limit.core + 1000;
+	return tenant->limit.mode == CORE_BURST && tenant->burst_from < at ? tenant->burst_from : at;
 }
 
 static struct order_tenant *tenant_of(struct order *order, int seat)
@@ -156,8 +157,24 @@ static void charge_holder(struct order *order, uint64_t used, uint64_t now)
 	charge(order, used > held ? held : used < least ? least : used);
 }
 
+/* Spare time ends with a turn: what went on while tenants with tokens waited is paid before more spare time. */
+static void end_spare_time(struct order *order, uint64_t now)
+{
+	struct order_tenant *tenant = tenant_of(order, order->holder);
+	bool others = false;
+	if (!order->without_tokens || now <= order->ends)
+		return;
+	for (int i = 0; i < ORDER_TENANTS && !others; i++)
+		others = &order->tenants[i] != tenant && order->tenants[i].waiting && may_run(&order->tenants[i], now) == BY_TOKENS;
+	if (!others)
+		return;
+	tenant->paid_until += (now - order->ends) * 100 / tenant->limit.core;
+	tenant->burst_from = tenant->paid_until;
+}
+
 static void end_turn(struct order *order, uint64_t now)
 {
+	end_spare_time(order, now);
 	tenant_of(order, order->holder)->active = now;
 	order->seats[order->holder].state = SEAT_IDLE;
 	order->holder = -1;

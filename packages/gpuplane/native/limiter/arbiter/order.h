@@ -6,6 +6,7 @@
  * Order: of the tenants that wait and may run, the tenant with the least virtual time is next; of its seats, the one that
  * waits longest. A tenant may run by tokens: (now - paid_until) x core / 100 is at least half a quantum. CORE_WEIGHTED may
  * always run; CORE_BURST may run without tokens while no tenant with tokens waits.
+ * A turn without tokens that went on beyond its time while such a tenant waited is paid before the next one.
  *
  * Charge: virtual_ns += time x 100 / weight, and paid_until += time x 100 / core (not while it runs without tokens). A debt
  * stays. What ran without a turn is paid alike, by its tenant's own word. A tenant that was idle loses what it saved, down to
@@ -52,6 +53,7 @@ struct order_tenant {
 	uint64_t virtual_ns, paid_until;
 	uint64_t active; /* when it last waited or held */
 	uint64_t soon;   /* until then it is expected back */
+	uint64_t burst_from; /* no turn without tokens before */
 	uint64_t owed_until; /* the time before has been paid as time without a turn; no GPU works longer than time goes on */
 	unsigned seats, waiting;
 };
