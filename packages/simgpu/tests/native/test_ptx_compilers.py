@@ -181,6 +181,79 @@ def test_a_kernel_with_textures_loads_and_fails_when_it_comes_to_one(gpu: Any) -
     assert gpu.launch(module, "k", (ctypes.c_uint32(1),)) == 715
 
 
+def test_threads_find_those_with_the_same_value(gpu: Any) -> None:
+    rows = [(value, 0) for value in (7, 8, 7, 9, 8)]
+    assert run(gpu, "match.any.sync.b32 %r3, %r1, -1;", rows) == [0b101, 0b10010, 0b101, 0b1000, 0b10010]
+    body = "match.all.sync.b32 %r3|%p1, %r1, -1; @!%p1 mov.u32 %r3, 77;"
+    assert run(gpu, body, rows) == [77] * 5
+    assert run(gpu, body, [(7, 0)] * 3) == [0b111] * 3
+
+
+def test_variables_may_begin_as_addresses(gpu: Any) -> None:
+    text = """
+    .func (.param .b32 r) seven() { st.param.b32 [r], 7; ret; }
+    .global .align 4 .u32 words[2] = {30, 5};
+    .global .align 8 .u64 places[3] = {words, generic(words)+4, seven};
+    """
+    body = """
+    mov.u64 %rd5, places;
+    ld.global.u64 %rd6, [%rd5]; ld.global.u32 %r4, [%rd6];
+    ld.global.u64 %rd6, [%rd5+8]; ld.u32 %r5, [%rd6];
+    ld.global.u64 %rd6, [%rd5+16];
+    prototype_0 : .callprototype (.param .b32 _) _ ();
+    { .param .b32 got; call (got), %rd6, (), prototype_0; ld.param.b32 %r6, [got]; }
+    add.u32 %r3, %r4, %r5; add.u32 %r3, %r3, %r6;
+    """
+    out = gpu.compute(HEAD + text + FRAME.replace("BODY", body), bytes(8), 4)
+    assert struct.unpack("<I", out) == (42,)
+
+
+CALLING = """
+.extern .func (.param .b32 r) vprintf(.param .b64 format, .param .b64 values);
+.extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);
+.global .align 1 .b8 format[20] = {37, 100, 32, 37, 53, 46, 50, 102, 37, 37, 32, 37, 115, 32, 37, 108, 108, 120, 10, 0};
+.global .align 1 .b8 name[4] = {97, 98, 99, 0};
+.visible .entry k(.param .u64 out)
+{
+    .local .align 8 .b8 values[32]; .reg .b64 %rd<6>; .reg .b32 %r<3>;
+    ld.param.u64 %rd1, [out];
+    st.local.u32 [values], -5; st.local.f64 [values+8], 1.25; mov.u64 %rd2, name; st.local.u64 [values+16], %rd2;
+    st.local.u64 [values+24], 0xabcdef0123;
+    mov.u64 %rd3, values; cvta.local.u64 %rd3, %rd3; mov.u64 %rd4, format;
+    CALL
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+"""
+VPRINTF = """{ .param .b64 p0; .param .b64 p1; .param .b32 r0; st.param.b64 [p0], %rd4; st.param.b64 [p1], %rd3;
+    call (r0), vprintf, (p0, p1); ld.param.b32 %r1, [r0]; }"""
+ASSERTFAIL = """{ .param .b64 p0; .param .b64 p1; .param .b32 p2; .param .b64 p3; .param .b64 p4;
+    st.param.b64 [p0], %rd2;
+    st.param.b64 [p1], %rd2; st.param.b32 [p2], 7; st.param.b64 [p3], %rd2; st.param.b64 [p4], 1;
+    call __assertfail, (p0, p1, p2, p3, p4); }"""
+
+
+def test_kernels_print(gpu: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    code, module, log = gpu.load(HEAD + CALLING.replace("CALL", VPRINTF))
+    assert code == 0, log
+    out, count = ctypes.c_uint64(), ctypes.c_uint32()
+    assert gpu.call("cuMemAlloc_v2", ctypes.byref(out), ctypes.c_size_t(4)) == 0
+    assert gpu.launch(module, "k", (out,)) == 0
+    assert gpu.call("cuMemcpyDtoH_v2", ctypes.byref(count), out, ctypes.c_size_t(4)) == 0
+    assert capfd.readouterr().out == "-5  1.25% abc abcdef0123\n"
+    assert count.value == 4
+    # Values that are not there are an illegal address, as any other read.
+    code, module, log = gpu.load(HEAD + CALLING.replace("CALL", "mov.u64 %rd4, 64;" + VPRINTF))
+    assert (code, gpu.launch(module, "k", (out,))) == (0, 700)
+
+
+def test_a_failed_assertion_says_where_and_breaks_the_context(gpu: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    code, module, log = gpu.load(HEAD + CALLING.replace("CALL", ASSERTFAIL))
+    assert code == 0, log
+    assert gpu.launch(module, "k", (ctypes.c_uint64(0),)) == 710
+    assert capfd.readouterr().err == "abc:7: abc: block: [0,0,0], thread: [0,0,0] Assertion `abc` failed.\n"
+
+
 @pytest.mark.parametrize(
     "body",
     [

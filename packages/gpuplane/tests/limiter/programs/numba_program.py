@@ -155,6 +155,15 @@ out = np.zeros(5)
 scrambled[1, 5](out)
 compare("local memory", out, [45.0 * i for i in range(5)])
 
+
+@cuda.jit
+def say(values):
+    print("kernel", cuda.threadIdx.x, values[0])
+
+
+say[1, 1](np.array([1.5]))
+cuda.synchronize()
+
 free, total = cuda.current_context().get_memory_info()
 refused = ""
 try:

@@ -20,8 +20,9 @@ def test_kernels_compute_what_numpy_computes(machine: Any, memory_bytes: int | N
     python = cuda_programs.numba()
     share = machine.share("a", memory_bytes=memory_bytes, core=50) if memory_bytes else None
     child = machine.execute([python, PROGRAM], share or machine.without_limiter())
-    line = child.stdout.readline()
+    printed, line = child.stdout.readline(), child.stdout.readline()
     assert line, child.stderr.read()
+    assert printed == "kernel 0 1.500000\n"
     answer = json.loads(line)
     assert answer["wrong"] == []
     assert "OUT_OF_MEMORY" in answer["refused"]

@@ -33,6 +33,7 @@ static const struct {
 	ERROR(PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled"),
 	ERROR(PRIMARY_CONTEXT_ACTIVE, "cannot set while device is active in this process"),
 	ERROR(CONTEXT_IS_DESTROYED, "context is destroyed"),
+	ERROR(ASSERT, "device-side assert triggered"),
 	ERROR(HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"),
 	ERROR(HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"),
 	ERROR(ILLEGAL_INSTRUCTION, "an illegal instruction was encountered"),

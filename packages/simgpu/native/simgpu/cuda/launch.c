@@ -212,6 +212,7 @@ static CUresult failure(struct context *context, enum ptx_result result)
 		[PTX_ILLEGAL_ADDRESS] = {CUDA_ILLEGAL_ADDRESS, 31}, [PTX_MISALIGNED] = {CUDA_MISALIGNED_ADDRESS, 13},
 		[PTX_TRAPPED] = {CUDA_ILLEGAL_INSTRUCTION, 13},     [PTX_TOO_LONG] = {CUDA_LAUNCH_TIMEOUT, 8},
 		[PTX_NO_MEMORY] = {CUDA_LAUNCH_OUT_OF_RESOURCES, 0},
+		[PTX_ASSERTED] = {CUDA_ASSERT, 0},
 	};
 	if (failures[result].xid)
 		simgpu_raise(&cuda_view, cuda_devices[context->device].gpu, EVENT_XID, failures[result].xid);

@@ -101,6 +101,18 @@ static CUresult parse(CUdevice device, const void *image, char **text, struct pt
 	return result;
 }
 
+static void place_image(uint64_t base, const struct ptx_module *ptx)
+{
+	uint8_t *image = cuda_bytes(base, ptx->image_size, false);
+	memcpy(image, ptx->image, ptx->image_size);
+	for (uint32_t i = 0; i < ptx->address_count; i++) {
+		uint64_t value;
+		memcpy(&value, image + ptx->addresses[i], sizeof value);
+		value += base;
+		memcpy(image + ptx->addresses[i], &value, sizeof value);
+	}
+}
+
 CUresult cuda_load(struct context *context, const char *image, unsigned count, const int *options, void **values, struct module **result)
 {
 	struct ptx_module *ptx;
@@ -123,7 +135,7 @@ CUresult cuda_load(struct context *context, const char *image, unsigned count, c
 		return status;
 	}
 	if (ptx->image_size)
-		memcpy(cuda_bytes(module->base, ptx->image_size, false), ptx->image, ptx->image_size);
+		place_image(module->base, ptx);
 	module->magic = MAGIC_MODULE;
 	module->context = context;
 	module->ptx = ptx;

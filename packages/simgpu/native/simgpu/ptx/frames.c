@@ -60,6 +60,8 @@ enum ptx_result thread_call(struct run *run, struct thread *thread, const struct
 	const struct ptx_kernel *function = target(run, thread, i, call);
 	if (!function)
 		return fault(run, i, caller->slots[i->slot[1]], PTX_TRAPPED);
+	if (!function->code)
+		return builtin_call(run, thread, i, call, ptx_builtin_called(function->name, call));
 	uint32_t base = (caller->local_base + caller->code->local_bytes + 15) / 16 * 16;
 	if (thread->depth == PTX_MAX_DEPTH || base + function->local_bytes > PTX_MAX_LOCAL)
 		return fault(run, i, base, PTX_ILLEGAL_ADDRESS);

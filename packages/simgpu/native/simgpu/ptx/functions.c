@@ -214,8 +214,8 @@ static void check_calls(struct parser *parser, const struct ptx_kernel *caller)
 		if (call->function == PTX_BY_ADDRESS)
 			continue;
 		const struct ptx_kernel *function = &parser->module->functions[call->function];
-		if (!function->code && !parser->whole)
-			continue; /* another text of the link may have it */
+		if (!function->code && (!parser->whole || ptx_builtin_called(function->name, call)))
+			continue; /* the driver has it, or another text of the link may */
 		if (!function->code)
 			parser_fail(parser, call->line, "Unresolved extern function '%.60s'", function->name);
 		if (!ptx_call_fits(call, function))

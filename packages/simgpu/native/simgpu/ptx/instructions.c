@@ -131,10 +131,10 @@ static enum ptx_type result_type(const struct ptx_instruction *made)
 static void second_destination(struct parser *parser, struct ptx_instruction *made)
 {
 	uint8_t type = made->register_type;
-	if ((made->op != OP_SETP && made->op != OP_SHFL) || !parser_sign(parser, '|'))
+	if ((made->op != OP_SETP && made->op != OP_SHFL && made->op != OP_MATCH) || !parser_sign(parser, '|'))
 		return;
 	made->slot[5] = destination(parser, made);
-	if (made->op == OP_SHFL)
+	if (made->op != OP_SETP)
 		made->register_type = type;
 }
 
@@ -247,6 +247,12 @@ static void warp_operands(struct parser *parser, struct ptx_instruction *made)
 		made->slot[0] = destination(parser, made);
 		parser_need(parser, ',');
 		made->slot[1] = source_maybe_negated(parser, made, 1, PTX_PRED);
+	} else if (made->op == OP_MATCH) {
+		wants(parser, made, among(made->mode, M_ALL, M_ANY) && (made->type == PTX_B32 || made->type == PTX_B64));
+		made->slot[0] = destination(parser, made);
+		second_destination(parser, made);
+		parser_need(parser, ',');
+		made->slot[1] = source(parser, (enum ptx_type)made->type);
 	} else if (made->op == OP_SHFL) {
 		wants(parser, made, among(made->mode, M_UP, M_IDX) && made->type < PTX_PRED && ptx_width((enum ptx_type)made->type) == 4);
 		made->slot[0] = destination(parser, made);
@@ -400,7 +406,7 @@ static void instruction(struct parser *parser, const struct token *name, uint32_
 	case OP_ACTIVEMASK: made->slot[0] = destination(parser, made); break;
 	case OP_LD: case OP_ST: memory_operands(parser, made); break;
 	case OP_ATOM: case OP_RED: atomic_operands(parser, made); break;
-	case OP_SHFL: case OP_VOTE: case OP_REDUX: warp_operands(parser, made); break;
+	case OP_SHFL: case OP_VOTE: case OP_REDUX: case OP_MATCH: warp_operands(parser, made); break;
 	case OP_MOV: move_operands(parser, made); break;
 	case OP_CVTA: case OP_ISSPACEP:
 		made->slot[0] = destination(parser, made);

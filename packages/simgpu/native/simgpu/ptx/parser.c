@@ -109,11 +109,39 @@ uint64_t dimensions(struct parser *parser)
 	return count;
 }
 
+/* generic(NAME), NAME, NAME+N: the address of a variable, to which the module's base is added later, or of a function. */
+static void initial_address(struct parser *parser, uint8_t *at, enum ptx_type type)
+{
+	struct ptx_module *module = parser->module;
+	struct token name = parser_name(parser, "a name");
+	bool generic = token_is(&name, "generic") && parser_sign(parser, '(');
+	if (generic)
+		name = parser_name(parser, "a name");
+	struct symbol *symbol = find_symbol(parser, &name);
+	if (!symbol || (symbol->kind != SYMBOL_VARIABLE && symbol->kind != SYMBOL_FUNCTION) || ptx_width(type) != 8)
+		parser_fail(parser, name.line, "%.*s cannot be an initial value here", (int)(name.length < 60 ? name.length : 60), name.text);
+	uint64_t value = symbol->kind == SYMBOL_FUNCTION ? PTX_FUNCTION_WINDOW | symbol->base : symbol->offset;
+	if (symbol->kind == SYMBOL_VARIABLE) {
+		module->addresses = parser_grow(parser, module->addresses, &parser->address_room, module->address_count,
+						sizeof *module->addresses, 1u << 20);
+		module->addresses[module->address_count++] = (uint64_t)(at - module->image);
+	}
+	if (generic)
+		parser_need(parser, ')');
+	if (parser_sign(parser, '+'))
+		value += (uint64_t)parser_integer(parser);
+	memcpy(at, &value, sizeof value);
+}
+
 static void initial_value(struct parser *parser, uint8_t *at, const uint8_t *end, enum ptx_type type)
 {
 	uint32_t width = ptx_width(type);
 	if (at + width > end)
 		parser_fail(parser, parser->token.line, "more values than elements");
+	if (parser->token.kind == TOKEN_NAME) {
+		initial_address(parser, at, type);
+		return;
+	}
 	bool negative = parser_sign(parser, '-');
 	uint64_t value = parser->token.number;
 	if (parser->token.kind == TOKEN_FLOAT && type == PTX_F32 && parser->token.is_double) {
@@ -126,7 +154,7 @@ static void initial_value(struct parser *parser, uint8_t *at, const uint8_t *end
 			value = parser->token.kind == TOKEN_FLOAT ? value ^ 1ull << (8 * width - 1) : 0 - value;
 		memcpy(at, &value, width);
 	} else {
-		parser_fail(parser, parser->token.line, "expected a number; addresses as initial values are not known here");
+		parser_fail(parser, parser->token.line, "expected a number");
 	}
 	parser_next(parser);
 }
@@ -480,5 +508,6 @@ void ptx_free(struct ptx_module *module)
 	free(module->functions);
 	free(module->variables);
 	free(module->image);
+	free(module->addresses);
 	free(module);
 }

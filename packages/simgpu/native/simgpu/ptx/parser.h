@@ -57,7 +57,7 @@ struct parser {
 	struct ptx_kernel shared; /* collects the shared variables of the module and of its functions */
 	uint32_t function_room, units; /* .version lines: each begins a unit of what was linked */
 	uint32_t *unit_of; /* of each function's definition */
-	uint32_t unit_room;
+	uint32_t unit_room, address_room;
 	uint32_t depth;
 };
 

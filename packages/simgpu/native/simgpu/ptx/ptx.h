@@ -55,7 +55,7 @@ enum ptx_op {
 	OP_CVTA = OP_FIRST_SPECIAL, OP_CARRY, OP_CALL, OP_RET, OP_ISSPACEP, OP_LD, OP_ST, OP_ATOM, OP_RED, OP_PACK, OP_UNPACK, OP_CLOCK, OP_NOP,
 	OP_BRA, OP_EXIT, OP_TRAP, OP_NANOSLEEP, OP_ACTIVEMASK, OP_BAR, OP_CP_ASYNC, OP_BRX,
 	OP_FIRST_WARP, /* from here on all threads of a warp meet */
-	OP_WARPSYNC = OP_FIRST_WARP, OP_SHFL, OP_VOTE, OP_REDUX, OP_COUNT,
+	OP_WARPSYNC = OP_FIRST_WARP, OP_SHFL, OP_VOTE, OP_REDUX, OP_MATCH, OP_COUNT,
 };
 
 /* What else an instruction may say; `mode` of an instruction is one of these. */
@@ -97,6 +97,9 @@ struct ptx_call {
 	struct ptx_param result; /* size 0: there is none */
 };
 
+/* Functions without a body that the driver brings. */
+enum ptx_builtin { PTX_NO_BUILTIN, PTX_VPRINTF, PTX_ASSERTFAIL };
+
 /* What is added to a constant when a thread gets its registers. */
 enum ptx_relocation { RELOCATE_NONE, RELOCATE_MODULE, RELOCATE_LOCAL, RELOCATE_DYNAMIC_SHARED };
 
@@ -132,6 +135,8 @@ struct ptx_module {
 	uint32_t variable_count;
 	uint8_t *image; /* initial contents of .global and .const */
 	uint64_t image_size;
+	uint64_t *addresses; /* places in the image with addresses of variables, to which the module's base is to be added */
+	uint32_t address_count;
 	uint32_t version, target; /* 83, 90 */
 };
 
@@ -144,7 +149,7 @@ struct ptx_error {
 struct ptx_module *ptx_parse(const char *text, size_t length, bool whole, struct ptx_error *error);
 void ptx_free(struct ptx_module *module);
 
-enum ptx_result { PTX_OK, PTX_ILLEGAL_ADDRESS, PTX_MISALIGNED, PTX_TRAPPED, PTX_TOO_LONG, PTX_NO_MEMORY };
+enum ptx_result { PTX_OK, PTX_ILLEGAL_ADDRESS, PTX_MISALIGNED, PTX_TRAPPED, PTX_TOO_LONG, PTX_NO_MEMORY, PTX_ASSERTED };
 
 /* The memory of one allocation as a thread sees it. */
 struct ptx_window {
@@ -188,6 +193,7 @@ uint64_t ptx_compute(const struct ptx_instruction *instruction, const uint64_t *
 /* add, sub, mad with the carry flag that a thread has between instructions. */
 uint64_t ptx_carry(const struct ptx_instruction *instruction, uint64_t a, uint64_t b, uint64_t c, bool *carry);
 /* Whether a function has a body, and the parameters that a call passes. */
+enum ptx_builtin ptx_builtin_called(const char *name, const struct ptx_call *call);
 bool ptx_call_fits(const struct ptx_call *call, const struct ptx_kernel *function);
 uint64_t ptx_atomic(const struct ptx_instruction *instruction, uint64_t old, uint64_t b, uint64_t c);
 

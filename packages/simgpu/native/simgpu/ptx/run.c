@@ -226,7 +226,7 @@ static enum ptx_result run_thread(struct run *run, struct thread *thread, uint32
 		case OP_NANOSLEEP: thread->extra_ns += (uint32_t)thread->frame.slots[i->slot[1]]; break;
 		case OP_ACTIVEMASK: put(i, thread, 0, PTX_U32, active_mask(run, number)); break;
 		case OP_BAR: thread->state = AT_BARRIER; break;
-		case OP_WARPSYNC: case OP_SHFL: case OP_VOTE: case OP_REDUX: thread->state = AT_WARP; break;
+		case OP_WARPSYNC: case OP_SHFL: case OP_VOTE: case OP_REDUX: case OP_MATCH: thread->state = AT_WARP; break;
 		default: break;
 		}
 	}

@@ -69,6 +69,10 @@ uint32_t slot_count(const struct ptx_kernel *code);
 uint8_t *reach_at(struct run *run, const struct thread *thread, const struct ptx_instruction *i, uint64_t address,
 		  enum ptx_space space, uint32_t size, enum ptx_result *result);
 
+/* builtins.c */
+enum ptx_result builtin_call(struct run *run, struct thread *thread, const struct ptx_instruction *i, const struct ptx_call *call,
+			     enum ptx_builtin builtin);
+
 /* copies.c */
 enum ptx_result thread_copy(struct run *run, struct thread *thread, const struct ptx_instruction *i);
 

@@ -28,6 +28,24 @@ static void shuffle(struct thread *lanes, uint32_t members, const struct ptx_ins
 	}
 }
 
+/* Who has the same value: for each thread those with its own, or whether all have one. */
+static void match(struct thread *lanes, uint32_t members, const struct ptx_instruction *i)
+{
+	for (uint32_t lane = 0; lane < WARP; lane++) {
+		uint32_t same = 0;
+		for (uint32_t other = 0; other < WARP; other++)
+			if ((members >> lane & 1) && (members >> other & 1) &&
+			    lanes[lane].frame.slots[i->slot[1]] == lanes[other].frame.slots[i->slot[1]])
+				same |= 1u << other;
+		if (!(members >> lane & 1))
+			continue;
+		bool all = same == members;
+		put(i, &lanes[lane], 0, PTX_U32, i->mode == M_ALL && !all ? 0 : same);
+		if (i->slot[5] != PTX_NO_SLOT)
+			lanes[lane].frame.slots[i->slot[5]] = all;
+	}
+}
+
 /* vote and redux: all members get the same, or their own bit of it. */
 static void reduce(struct thread *lanes, uint32_t members, const struct ptx_instruction *i)
 {
@@ -73,6 +91,8 @@ bool meet(struct thread *lanes, uint32_t count)
 			members = 1u << lane; /* not named by its own mask: undefined; it goes alone */
 		if (i->op == OP_SHFL)
 			shuffle(lanes, members, i);
+		else if (i->op == OP_MATCH)
+			match(lanes, members, i);
 		else if (i->op != OP_WARPSYNC)
 			reduce(lanes, members, i);
 		for (uint32_t other = 0; other < count; other++)

@@ -19,7 +19,7 @@ static const struct opcode opcodes[] = {
 	{"nanosleep", OP_NANOSLEEP, 0},               {"activemask", OP_ACTIVEMASK, 0},               {"bar", OP_BAR, 0},
 	{"barrier", OP_BAR, 0},                       {"membar", OP_NOP, 0},  {"fence", OP_NOP, 0},   {"prefetch", OP_NOP, 0},
 	{"prefetchu", OP_NOP, 0},                     {"pmevent", OP_NOP, 0}, {"shfl", OP_SHFL, 3},   {"vote", OP_VOTE, 1},
-	{"redux", OP_REDUX, 1}, {"call", OP_CALL, 0}, {"cp", OP_CP_ASYNC, 0}, {"brx", OP_BRX, 0},     {"addc", OP_ADD, 2},    {"subc", OP_SUB, 2},    {"madc", OP_MAD, 3},
+	{"redux", OP_REDUX, 1}, {"match", OP_MATCH, 0}, {"call", OP_CALL, 0}, {"cp", OP_CP_ASYNC, 0}, {"brx", OP_BRX, 0},     {"addc", OP_ADD, 2},    {"subc", OP_SUB, 2},    {"madc", OP_MAD, 3},
 };
 
 static const struct { const char *name; enum ptx_mode mode; } modes[] = {
