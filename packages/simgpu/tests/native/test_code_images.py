@@ -69,6 +69,12 @@ def test_a_broken_fat_binary_is_refused(gpu: Any, cut: int) -> None:
     assert gpu.load(bytes(image) + bytes(64))[0] in (200, 209, 218)
 
 
+def test_a_compressed_text_longer_than_its_entry_is_refused(gpu: Any) -> None:
+    image = bytearray(fat_binary(entry(text(alone(1)), 50, compressed=True)))
+    image[16 + 16 : 16 + 20] = (1 << 30).to_bytes(4, "little")
+    assert gpu.load(bytes(image))[0] == 200
+
+
 class Link:
     """A link of the driver, with a place for the compiler's log."""
 

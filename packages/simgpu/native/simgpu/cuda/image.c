@@ -84,7 +84,7 @@ static char *payload(const uint8_t *entry)
 	uint64_t header = word(entry + 4, 4), size = word(entry + 8, 8), flags = word(entry + 40, 8);
 	if (!(flags & FLAG_LZ4))
 		return copy(entry + header, size);
-	uint64_t room = header >= 64 ? word(entry + 56, 8) : 0;
+	uint64_t room = header >= 64 && word(entry + 16, 4) <= size ? word(entry + 56, 8) : 0;
 	size_t written = 0;
 	char *text = room && room <= MAX_TEXT ? malloc(room + 1) : NULL;
 	if (!text || !decompress(entry + header, word(entry + 16, 4), (uint8_t *)text, room, &written)) {

@@ -57,7 +57,8 @@ static enum ptx_result wait_until(struct run *run, struct thread *thread, uint32
 	while (done < thread->copy_count && thread->copies[done].group < until && result == PTX_OK)
 		result = arrive(run, thread, &thread->copies[done++]);
 	thread->copy_count -= done;
-	memmove(thread->copies, thread->copies + done, thread->copy_count * sizeof *thread->copies);
+	if (done)
+		memmove(thread->copies, thread->copies + done, thread->copy_count * sizeof *thread->copies);
 	return result;
 }
 
