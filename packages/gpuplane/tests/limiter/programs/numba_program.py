@@ -101,6 +101,13 @@ def scrambled(out):
     out[cuda.grid(1)] = total
 
 
+@cuda.jit
+def halves(a, out):
+    i = cuda.grid(1)
+    if i < a.size:
+        out[i] = a[i] * a[i] + a[i]
+
+
 @vectorize(["float32(float32, float32)"], target="cuda")
 def elementwise(a, b):
     return a * b + a
@@ -119,6 +126,10 @@ if not start.elapsed_time(end) > 0:
     WRONG.append("time")
 compare("add", on_gpu[2].copy_to_host(), a + b)
 compare("elementwise", elementwise(a, b), a * b + a, 1e-6)
+
+half, out = random.random(100).astype(np.float16), np.zeros(100, np.float16)
+halves[1, 128](half, out)
+compare("halves", out, half * half + half, 2e-3)
 
 many = random.random(5000)
 compare("reduction", sum_of(many), many.sum(), 1e-12)
