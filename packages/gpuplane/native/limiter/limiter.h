@@ -28,7 +28,7 @@ uint64_t clock_now(void);
 void clock_pause(uint64_t nanoseconds);
 
 /* One line on stderr, "gpuplane: ...", at most once for each `topic` (below 32) in a process. */
-enum topic { SAY_PAGE, SAY_USAGE, SAY_SLOTS, SAY_TURNS, SAY_GPU, SAY_REAL, SAY_THREAD, SAY_CAPTURE, SAY_ATTACH, SAY_FORM };
+enum topic { SAY_PAGE, SAY_USAGE, SAY_SLOTS, SAY_TURNS, SAY_GPU, SAY_REAL, SAY_THREAD, SAY_CAPTURE, SAY_ATTACH, SAY_FORM, SAY_CONTEXT_WAIT, SAY_DEVICE_LAUNCH };
 void say(enum topic topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 enum attachment page_attach(void);

@@ -37,7 +37,6 @@ LEFT: Final = {
     "cuIpcOpenMemHandle": "memory that is charged where it was allocated",
     "cuIpcOpenMemHandle_v2": "memory that is charged where it was allocated",
     "cuIpcGetEventHandle": "no memory",
-    "cuGreenCtxCreate": "a part of the primary context, which is charged",
 }
 # Of every name the forms in each version of CUDA, as the library that is loaded answers.
 FORMS: Final = (

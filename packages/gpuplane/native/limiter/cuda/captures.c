@@ -91,13 +91,13 @@ static void take_out(struct capture **at)
 static void enter(CUstream stream)
 {
 	CUcontext context = NULL;
+	bool other;
 	struct capture *capture = malloc(sizeof *capture), **before = find(stream);
 	if (*before) /* it ended in a way that was not seen */
 		take_out(before);
 	if (!capture)
 		return;
-	if (stream == STREAM_OWN || !HAS(cuStreamGetCtx) || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
-		REAL(cuCtxGetCurrent)(&context);
+	cuda_of_stream(stream, &context, &other);
 	*capture = (struct capture){context, stream, stream == STREAM_OWN ? streams_thread() : 0, captures};
 	captures = capture;
 }

@@ -141,7 +141,9 @@ void context_forget(void)
 		primaries[i] = NULL;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device), cuDevicePrimaryCtxRelease_v2(CUdevice device);
+
+CUresult context_retain_primary(CUcontext *context, CUdevice device)
 {
 	NEED_REAL(cuDevicePrimaryCtxRetain);
 	if (cuda_forbidden(device))
@@ -161,6 +163,11 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	return result;
 }
 
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	return context_retain_primary(context, device);
+}
+
 /* After a release or reset: if the primary context is no more, nothing of it is. Called with the guard held. */
 static CUresult primary_left(CUresult result, CUdevice device)
 {
@@ -170,6 +177,7 @@ static CUresult primary_left(CUresult result, CUdevice device)
 		return result;
 	if (REAL(cuDevicePrimaryCtxGetState)(device, &flags, &alive) == CUDA_SUCCESS && !alive) {
 		ended(primaries[device]);
+		green_drop(primaries[device]);
 		primaries[device] = NULL;
 	}
 	return result;
@@ -182,24 +190,36 @@ static void primary_leaves(CUdevice device)
 	pthread_mutex_lock(&guard);
 	CUcontext context = primaries[device];
 	pthread_mutex_unlock(&guard);
-	if (context)
+	if (context) {
+		green_leave(context);
 		gate_leave(context);
+	}
+}
+
+static CUresult leave_primary(CUresult (*real)(CUdevice), CUdevice device)
+{
+	primary_leaves(device);
+	pthread_mutex_lock(&guard);
+	bool active = cuda_active;
+	if (active)
+		slots_begin_change();
+	CUresult result = primary_left(real(device), device);
+	if (active)
+		slots_end_change();
+	pthread_mutex_unlock(&guard);
+	return result;
+}
+
+CUresult context_release_primary(CUdevice device)
+{
+	return leave_primary(REAL(cuDevicePrimaryCtxRelease_v2), device);
 }
 
 #define PRIMARY(symbol)                                                                                                \
 	EXPORT CUresult symbol(CUdevice device)                                                                         \
 	{                                                                                                               \
 		NEED_REAL(symbol);                                                                                      \
-		primary_leaves(device);                                                                                 \
-		pthread_mutex_lock(&guard);                                                                             \
-		bool active = cuda_active;                                                                              \
-		if (active)                                                                                             \
-			slots_begin_change();                                                                           \
-		CUresult result = primary_left(REAL(symbol)(device), device);                                           \
-		if (active)                                                                                             \
-			slots_end_change();                                                                             \
-		pthread_mutex_unlock(&guard);                                                                           \
-		return result;                                                                                          \
+		return leave_primary(REAL(symbol), device);                                                             \
 	}
 PRIMARY(cuDevicePrimaryCtxRelease)
 PRIMARY(cuDevicePrimaryCtxRelease_v2)

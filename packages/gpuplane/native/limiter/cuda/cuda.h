@@ -24,6 +24,7 @@ enum {
 typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
+typedef struct CUgreenCtx_st *CUgreen;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUfunc_st *CUfunction;
@@ -133,7 +134,9 @@ bool real_has(const char *symbol); /* of those above */
 extern bool cuda_active; /* limits hold in this process */
 int cuda_gpu(CUdevice device);            /* position in the limits; -1 where there are none */
 bool cuda_forbidden(CUdevice device);     /* limits hold, and this GPU is not among them */
-int cuda_current(CUcontext *context);     /* the current context and its GPU, as above */
+int cuda_current(CUcontext *context);     /* the context that owns what is allocated now, and its GPU, as above */
+/* The context in which the work of a stream is waited for, and its GPU, as above. *other: it is not the current one. */
+int cuda_of_stream(CUstream stream, CUcontext *context, bool *other);
 /* The device of a stream, or the current one; -1 if there is none. */
 CUdevice cuda_stream_device(CUstream stream);
 
@@ -161,7 +164,16 @@ CUresult memory_settle(CUresult result, enum kind kind, uint64_t key, struct hel
 CUresult memory_freed(CUresult result, bool ours, CUdeviceptr address, struct held held);
 void memory_drop_context(CUcontext context);
 
+/* green.c: contexts that are parts of a primary one. */
+extern int green_open;
+CUcontext green_primary(CUcontext context); /* of a green context, or else the context itself */
+void green_leave(CUcontext primary);        /* a primary context may be about to end, and green ones with it */
+void green_drop(CUcontext primary);         /* it has ended */
+void green_forget(void);
+
 /* context.c */
+CUresult context_retain_primary(CUcontext *context, CUdevice device);
+CUresult context_release_primary(CUdevice device);
 void context_forget(void);
 
 /* handles.c */

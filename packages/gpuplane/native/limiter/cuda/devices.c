@@ -17,6 +17,7 @@ static void forked(void)
 	pool_forget();
 	handles_forget();
 	context_forget();
+	green_forget();
 	gate_forget();
 	streams_forget();
 	captures_forget();
@@ -92,23 +93,42 @@ int cuda_current(CUcontext *context)
 	    REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
 		return -1;
 	if (context)
-		*context = current;
+		*context = __builtin_expect(LOAD(green_open) != 0, 0) ? green_primary(current) : current;
 	return cuda_gpu(device);
+}
+
+/* The device of a stream; the context is NULL where there is none, and *other says that it is not the current one. */
+static CUdevice device_of(CUstream stream, CUcontext *context, bool *other)
+{
+	CUcontext current = NULL, wanted = NULL;
+	CUdevice device = -1;
+	if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
+		current = NULL;
+	/* 0 to 2 are the default streams of the current context. The older form refuses streams of green contexts. */
+	if ((uintptr_t)stream > 2 && !(HAS(cuStreamGetCtx) && REAL(cuStreamGetCtx)(stream, &wanted) == CUDA_SUCCESS) &&
+	    !(HAS(cuStreamGetCtx_v2) && REAL(cuStreamGetCtx_v2)(stream, &wanted, &(CUgreen){NULL}) == CUDA_SUCCESS))
+		wanted = NULL;
+	*other = wanted && wanted != current;
+	*context = wanted ? wanted : current;
+	if (*other && REAL(cuCtxPushCurrent_v2)(wanted) != CUDA_SUCCESS)
+		return -1;
+	if (!*context || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+		device = -1;
+	if (*other)
+		REAL(cuCtxPopCurrent_v2)(&wanted);
+	return device;
+}
+
+int cuda_of_stream(CUstream stream, CUcontext *context, bool *other)
+{
+	return cuda_active ? cuda_gpu(device_of(stream, context, other)) : -1;
 }
 
 CUdevice cuda_stream_device(CUstream stream)
 {
-	CUcontext current = NULL, wanted = NULL;
-	CUdevice device = -1;
-	/* 0 to 2 are the default streams of the current context. */
-	bool other = (uintptr_t)stream > 2 && HAS(cuStreamGetCtx) && REAL(cuStreamGetCtx)(stream, &wanted) == CUDA_SUCCESS &&
-		     REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && wanted != current &&
-		     REAL(cuCtxPushCurrent_v2)(wanted) == CUDA_SUCCESS;
-	if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
-		device = -1;
-	if (other)
-		REAL(cuCtxPopCurrent_v2)(&wanted);
-	return device;
+	CUcontext context;
+	bool other;
+	return device_of(stream, &context, &other);
 }
 
 /* What the container holds, after a look at who is still there: memory of the dead is soon free. */

@@ -203,26 +203,55 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 	return true;
 }
 
-bool gate_wait(CUstream stream, uint64_t key)
+/* The GPU of a stream, -1 where there are no limits, with the stream's context current: a program may launch into a stream of
+   another context, and only that one's end and events speak of it. */
+static int begin_at(CUstream stream, CUcontext *context, bool *other)
+{
+	int gpu = streams_remembered(stream, context, other);
+	if (gpu < 0)
+		gpu = cuda_of_stream(stream, context, other);
+	if (gpu < 0)
+		*other = false;
+	else if (*other)
+		*other = REAL(cuCtxPushCurrent_v2)(*context) == CUDA_SUCCESS;
+	return gpu;
+}
+
+static void end_at(bool other)
+{
+	CUcontext before;
+	if (other)
+		REAL(cuCtxPopCurrent_v2)(&before);
+}
+
+static bool pass(CUstream stream, uint64_t key, bool graph)
 {
 	CUcontext context;
-	int gpu = cuda_current(&context);
-	return gpu < 0 || enter(gpu, context, stream, key, false);
+	bool other;
+	int gpu = begin_at(stream, &context, &other);
+	bool allowed = gpu < 0 || enter(gpu, context, stream, key, graph);
+	end_at(other);
+	return allowed;
+}
+
+bool gate_wait(CUstream stream, uint64_t key)
+{
+	return pass(stream, key, false);
 }
 
 bool gate_begin_graph(CUstream stream, CUgraphExec exec)
 {
-	CUcontext context;
-	int gpu = cuda_current(&context);
-	return gpu < 0 || enter(gpu, context, stream, costs_key(exec, 1), true);
+	return pass(stream, costs_key(exec, 1), true);
 }
 
 void gate_mark(CUstream stream)
 {
 	CUcontext context;
-	int gpu = cuda_current(&context);
+	bool other;
+	int gpu = begin_at(stream, &context, &other);
 	if (gpu >= 0 && LOAD(limits->gpus[gpu].core))
 		streams_mark(context, stream, gpu);
+	end_at(other);
 }
 
 void gate_end_graph(void)

@@ -37,19 +37,13 @@ static void discard(const struct opening *opening)
 /* Right before the call. False: it is nothing that a turn would wait for. */
 static bool open_hold(struct opening *opening, CUstream stream)
 {
-	CUcontext current = NULL;
-	CUdevice device;
+	bool other;
 	*opening = (struct opening){.stream = stream, .gpu = -1};
 	if (!cuda_active || captures_hold(stream) || !(opening->hold = calloc(1, sizeof *opening->hold)))
 		return false;
-	REAL(cuCtxGetCurrent)(&current);
-	opening->context = current;
-	if ((uintptr_t)stream > 2 && HAS(cuStreamGetCtx))
-		REAL(cuStreamGetCtx)(stream, &opening->context);
+	opening->gpu = cuda_of_stream(stream, &opening->context, &other);
 	opening->mode = captures_relax();
-	opening->pushed = opening->context && opening->context != current && REAL(cuCtxPushCurrent_v2)(opening->context) == CUDA_SUCCESS;
-	if (REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS)
-		opening->gpu = cuda_gpu(device);
+	opening->pushed = opening->gpu >= 0 && other && REAL(cuCtxPushCurrent_v2)(opening->context) == CUDA_SUCCESS;
 	if (opening->gpu < 0 || !LOAD(limits->gpus[opening->gpu].core)) {
 		free(opening->hold);
 		leave(opening);
@@ -123,6 +117,25 @@ static bool may_be_outside(CUevent event)
 	captures_restore(mode);
 	return not_yet;
 }
+
+/* All streams of a context would be held behind the event, and no two marks could say for how long. */
+static CUresult may_wait(CUevent event)
+{
+	if (!may_be_outside(event))
+		return CUDA_SUCCESS;
+	say(SAY_CONTEXT_WAIT, "under limits a whole context cannot wait for an event of another process or GPU, see cuStreamWaitEvent");
+	return CUDA_NOT_SUPPORTED;
+}
+
+#define WAIT_WHOLE(symbol, type)                                                                                       \
+	EXPORT CUresult symbol(type context, CUevent event)                                                             \
+	{                                                                                                               \
+		NEED_REAL(symbol);                                                                                      \
+		CUresult result = may_wait(event);                                                                      \
+		return result == CUDA_SUCCESS ? REAL(symbol)(context, event) : result;                                  \
+	}
+WAIT_WHOLE(cuCtxWaitEvent, CUcontext)
+WAIT_WHOLE(cuGreenCtxWaitEvent, CUgreen)
 
 struct ipc_handle {
 	char reserved[64];

@@ -86,8 +86,19 @@ bool streams_enter(CUcontext context, CUstream stream, int gpu)
 		entered = book_find(context, stream, gpu) != NULL;
 	pthread_mutex_unlock(&book_guard);
 	if (entered)
-		*streams_place(stream) = (struct seen_stream){stream, epoch};
+		*streams_place(stream) = (struct seen_stream){stream, epoch, context, gpu};
 	return entered;
+}
+
+int streams_remembered(CUstream stream, CUcontext *context, bool *other)
+{
+	CUcontext current = NULL;
+	/* Default streams are those of the current context. */
+	if ((uintptr_t)stream <= 2 || !streams_known(stream) || REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
+		return -1;
+	*context = streams_place(stream)->context;
+	*other = *context != current;
+	return streams_place(stream)->gpu;
 }
 
 void streams_mark(CUcontext context, CUstream stream, int gpu)

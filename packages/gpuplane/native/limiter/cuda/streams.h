@@ -21,6 +21,8 @@
 struct seen_stream {
 	CUstream stream;
 	uint64_t epoch;
+	CUcontext context;
+	int gpu;
 };
 extern __thread struct seen_stream streams_seen[STREAMS_SEEN];
 extern uint64_t streams_epoch; /* grows when a stream ends: its handle may soon be another stream's */
@@ -44,6 +46,8 @@ static inline bool streams_known(CUstream stream)
 	return seen->stream == stream && seen->epoch == __atomic_load_n(&streams_epoch, __ATOMIC_RELAXED);
 }
 
+/* The GPU and the context of a stream that this thread has entered, as cuda_of_stream says; -1: it is not known here. */
+int streams_remembered(CUstream stream, CUcontext *context, bool *other);
 /* A number of the calling thread that no other thread gets. */
 uint64_t streams_thread(void);
 /* Enters a stream of the current context. False: there is no memory for it. */

@@ -133,9 +133,10 @@ CUresult cuda_capture_wait_all(struct context *context)
 {
 	bool met = false;
 	pthread_mutex_lock(&cuda_guard);
-	for (struct stream *stream = context->streams; stream; stream = stream->next)
-		if (stream->capture)
-			met = stream->capture->broken = true;
+	for (struct context *part = cuda_contexts; part; part = part->next)
+		for (struct stream *stream = part->streams; stream && (part == context || part->parent == context); stream = stream->next)
+			if (stream->capture)
+				met = stream->capture->broken = true;
 	CUresult result = met ? CUDA_CAPTURE_UNSUPPORTED : unsafe_locked();
 	pthread_mutex_unlock(&cuda_guard);
 	return result;

@@ -18,6 +18,8 @@ CUresult cuda_usable(struct context *context)
 		return CUDA_INVALID_CONTEXT;
 	if (context->destroyed)
 		return CUDA_CONTEXT_IS_DESTROYED;
+	if (context->parent) /* what breaks a context breaks all green ones in it */
+		return cuda_usable(context->parent);
 	const struct simgpu_gpu *gpu = cuda_gpu(context->device);
 	if (context->failed == CUDA_SUCCESS && gpu->lost)
 		context->failed = CUDA_UNKNOWN;
@@ -76,11 +78,19 @@ static CUresult create(CUdevice device, unsigned flags, struct context *into, st
 	return CUDA_SUCCESS;
 }
 
+uint32_t cuda_context_multiprocessors(const struct context *context)
+{
+	return context->multiprocessors ? context->multiprocessors : cuda_multiprocessors(context->device);
+}
+
 /* Frees all that a context holds. The context itself stays as a shell, so that a stale handle is recognised. */
 static void destroy(struct context *context)
 {
 	uint32_t number = cuda_devices[context->device].gpu;
 	struct simgpu_slot *slot = &cuda_view.state->slots[cuda_view.slot];
+	for (struct context *part = cuda_contexts; part; part = part->next)
+		if (part->parent == context && !part->destroyed)
+			part->destroyed = true;
 	context->destroyed = true;
 	cuda_wait_queues(context);
 	while (context->modules)
@@ -134,7 +144,7 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *result, struct create_params *params, 
 EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 {
 	READY();
-	if (!context || context->magic != MAGIC_CONTEXT || context->destroyed || context->primary)
+	if (!context || context->magic != MAGIC_CONTEXT || context->destroyed || context->primary || context->parent)
 		return CUDA_INVALID_CONTEXT;
 	CUresult failed = context->failed;
 	if (failed == CUDA_SUCCESS)

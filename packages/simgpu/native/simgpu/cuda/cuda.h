@@ -61,6 +61,8 @@ typedef enum {
 	CUDA_CAPTURE_IMPLICIT = 906,
 	CUDA_CAPTURED_EVENT = 907,
 	CUDA_CAPTURE_WRONG_THREAD = 908,
+	CUDA_INVALID_RESOURCE_TYPE = 914,
+	CUDA_INVALID_RESOURCE_CONFIGURATION = 915,
 	CUDA_ILLEGAL_STATE = 401,
 	CUDA_UNKNOWN = 999,
 } CUresult;
@@ -130,6 +132,9 @@ struct context {
 	struct context *next;
 	struct module *modules;
 	uint64_t limits[11];
+	struct context *parent; /* of a green context: the primary one; else NULL */
+	struct green *green;
+	uint32_t multiprocessors; /* of a green context */
 	uint32_t peers; /* bit for each device whose memory it may use */
 	int cache_config;
 	struct local *locals; /* what a runtime stores with it, see tables.c */
@@ -203,6 +208,8 @@ struct pool {
 #define MAGIC_GRAPH 0x47525048u
 #define MAGIC_NODE 0x4e4f4445u
 #define MAGIC_EXEC 0x45584543u
+#define MAGIC_GREEN 0x4752454eu
+#define MAGIC_DESCRIPTOR 0x44455343u
 #define MAGIC_LINK 0x4c494e4bu
 
 extern struct simgpu cuda_view;
@@ -230,6 +237,14 @@ extern struct context *cuda_contexts; /* all there ever were: what is destroyed 
 CUresult cuda_current(struct context **context);
 CUresult cuda_usable(struct context *context);
 CUresult cuda_set_current(struct context *context);
+uint32_t cuda_context_multiprocessors(const struct context *context);
+
+/* The context that owns memory, modules and events: of a green context the primary one. */
+static inline struct context *cuda_root(struct context *context)
+{
+	return context->parent ? context->parent : context;
+}
+
 void cuda_end_locals(struct context *context); /* calls their owners back, so without the guard */
 struct context *cuda_primary(CUdevice device); /* active or not; NULL: out of memory */
 
@@ -251,6 +266,8 @@ void cuda_hold_table(bool hold);
 bool cuda_window(void *context, uint64_t address, struct ptx_window *window);
 
 CUresult cuda_stream(CUstream handle, struct context **context, struct stream **stream);
+CUresult cuda_stream_make(struct context *context, unsigned flags, int priority, CUstream *result);
+uint64_t cuda_context_ready(struct context *context); /* when all that is queued is done; with the guard held */
 uint64_t cuda_thread(void); /* the number of the calling thread, never used again */
 uint64_t cuda_stream_ready(struct stream *stream); /* when what is queued now on it may start */
 void cuda_wait_stream(struct stream *stream);

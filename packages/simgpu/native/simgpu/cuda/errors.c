@@ -52,6 +52,8 @@ static const struct {
 	ERROR(CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"),
 	{CUDA_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
 	 "attempt to terminate a thread-local capture sequence from another thread"},
+	ERROR(INVALID_RESOURCE_TYPE, "the resource type is not supported here"),
+	ERROR(INVALID_RESOURCE_CONFIGURATION, "the resources do not fit the device or each other"),
 	ERROR(ILLEGAL_STATE, "the operation cannot be performed in the present state"),
 	ERROR(NOT_SUPPORTED, "operation not supported"),
 	ERROR(SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination"),

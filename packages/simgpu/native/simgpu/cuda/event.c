@@ -25,7 +25,7 @@ static CUresult make(CUevent *result, unsigned flags, int file)
 	struct event *event = calloc(1, sizeof *event);
 	if (!event)
 		return CUDA_OUT_OF_MEMORY;
-	*event = (struct event){.magic = MAGIC_EVENT, .flags = flags, .context = context, .file = file, .marks = &event->own};
+	*event = (struct event){.magic = MAGIC_EVENT, .flags = flags, .context = cuda_root(context), .file = file, .marks = &event->own};
 	if (file >= 0) {
 		event->marks = mmap(NULL, sizeof *event->marks, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 		if (event->marks == MAP_FAILED) {
@@ -138,7 +138,7 @@ EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned 
 	CUresult result = cuda_stream(handle, &context, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (context != event->context)
+	if (cuda_root(context) != event->context)
 		return CUDA_INVALID_HANDLE;
 	result = cuda_capture_record(stream, event, &captured);
 	if (result != CUDA_SUCCESS || captured)

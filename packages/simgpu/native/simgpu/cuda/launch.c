@@ -216,7 +216,7 @@ static CUresult failure(struct context *context, enum ptx_result result)
 	};
 	if (failures[result].xid)
 		simgpu_raise(&cuda_view, cuda_devices[context->device].gpu, EVENT_XID, failures[result].xid);
-	context->failed = failures[result].status;
+	cuda_root(context)->failed = failures[result].status;
 	return result == PTX_NO_MEMORY ? CUDA_LAUNCH_OUT_OF_RESOURCES : CUDA_SUCCESS;
 }
 
@@ -254,9 +254,9 @@ CUresult cuda_run(struct context *context, struct stream *stream, const struct w
 	struct ptx_launch launch = {
 		.kernel = kernel, .module = function->module->ptx, .base = function->module->base, .grid = {work->grid[0], work->grid[1], work->grid[2]},
 		.block = {work->block[0], work->block[1], work->block[2]}, .dynamic_shared = work->shared,
-		.multiprocessors = cuda_multiprocessors(context->device), .clock_mhz = gpu->sm_clock_mhz, .params = work->params,
+		.multiprocessors = cuda_context_multiprocessors(context), .clock_mhz = gpu->sm_clock_mhz, .params = work->params,
 		.find = cuda_window, .find_context = context, .start_ns = simgpu_now(), .wrong_results = gpu->wrong_results == 1,
-		.parallel_threads = cuda_multiprocessors(context->device) * gpu->threads_per_multiprocessor,
+		.parallel_threads = cuda_context_multiprocessors(context) * gpu->threads_per_multiprocessor,
 	};
 	enum ptx_result ran = PTX_OK;
 	if (gpu->wrong_results != 2) {
@@ -292,7 +292,7 @@ static CUresult launch(CUfunction handle, const uint32_t *grid, const uint32_t *
 	if (result != CUDA_SUCCESS)
 		return result;
 	FUNCTION(handle);
-	if (function->module->context != context)
+	if (function->module->context != cuda_root(context))
 		return CUDA_INVALID_HANDLE;
 	result = cuda_prepare(&work, handle, grid, block, shared, params, extra);
 	if (result != CUDA_SUCCESS)

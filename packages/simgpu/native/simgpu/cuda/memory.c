@@ -88,7 +88,7 @@ static void *map(uint64_t size, int protection, int where)
 CUresult cuda_allocate(struct context *context, uint64_t size, enum kind kind, unsigned flags, struct pool *pool, uint64_t *address)
 {
 	uint64_t mapped = (size + PAGE - 1) / PAGE * PAGE;
-	struct allocation fresh = {.size = size, .kind = kind, .device = context->device, .flags = flags, .context = context, .pool = pool};
+	struct allocation fresh = {.size = size, .kind = kind, .device = context->device, .flags = flags, .context = cuda_root(context), .pool = pool};
 	if (!size || size > 1ull << 46)
 		return size ? CUDA_OUT_OF_MEMORY : CUDA_INVALID_VALUE;
 	if (kind != KIND_HOST && kind != KIND_GRAPH) {
@@ -337,7 +337,7 @@ EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
 	if (cuda_find((uint64_t)(uintptr_t)pointer, &found))
 		return CUDA_HOST_MEMORY_ALREADY_REGISTERED;
 	struct allocation fresh = {.start = (uint64_t)(uintptr_t)pointer, .size = size, .host = pointer,
-				   .kind = KIND_REGISTERED, .device = context->device, .flags = flags, .context = context};
+				   .kind = KIND_REGISTERED, .device = context->device, .flags = flags, .context = cuda_root(context)};
 	pthread_rwlock_wrlock(&table_lock);
 	fresh.id = next_id++;
 	bool kept = insert(&fresh);

@@ -117,6 +117,7 @@ CUresult cuda_load(struct context *context, const char *image, unsigned count, c
 {
 	struct ptx_module *ptx;
 	char message[256], *text;
+	context = cuda_root(context);
 	CUresult status = parse(context->device, image, &text, &ptx, message, sizeof message);
 	cuda_write_log(count, options, values, message);
 	if (status != CUDA_SUCCESS)
@@ -419,7 +420,7 @@ static CUresult module_here(struct library *library, struct module **module)
 	CONTEXT(context);
 	for (uint32_t i = 0; i < library->count; i++) {
 		*module = library->kernels[i].module;
-		for (struct module *live = context->modules; live; live = live->next)
+		for (struct module *live = cuda_root(context)->modules; live; live = live->next)
 			if (live == *module)
 				return CUDA_SUCCESS;
 	}

@@ -142,22 +142,31 @@ void cuda_wait_stream(struct stream *stream)
 		simgpu_sleep_until(ready);
 }
 
-void cuda_wait_context(struct context *context)
+uint64_t cuda_context_ready(struct context *context)
 {
-	pthread_mutex_lock(&cuda_guard);
-	cuda_wait_queues(context);
 	uint64_t ready = later(cuda_stream_ready(&context->legacy), context->left[1]);
 	for (struct stream *stream = context->streams; stream; stream = stream->next)
 		ready = later(ready, stream->tail);
+	return ready;
+}
+
+/* The primary context is waited for with the green ones in it. */
+void cuda_wait_context(struct context *context)
+{
+	uint64_t ready = 0;
+	pthread_mutex_lock(&cuda_guard);
+	for (struct context *part = cuda_contexts; part; part = part->next)
+		if (part == context || (part->parent == context && !part->destroyed)) {
+			cuda_wait_queues(part);
+			ready = later(ready, cuda_context_ready(part));
+		}
 	pthread_mutex_unlock(&cuda_guard);
 	if (ready > simgpu_now())
 		simgpu_sleep_until(ready);
 }
 
-EXPORT CUresult cuStreamCreateWithPriority(CUstream *result, unsigned flags, int priority)
+CUresult cuda_stream_make(struct context *context, unsigned flags, int priority, CUstream *result)
 {
-	NEED(result && flags <= STREAM_NON_BLOCKING);
-	CONTEXT(context);
 	struct stream wanted = {.flags = flags, .priority = priority > 0 ? 0 : priority < -5 ? -5 : priority};
 	pthread_mutex_lock(&cuda_guard);
 	struct stream *stream = add(context, wanted);
@@ -166,6 +175,13 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *result, unsigned flags, int
 		return CUDA_OUT_OF_MEMORY;
 	*result = stream;
 	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *result, unsigned flags, int priority)
+{
+	NEED(result && flags <= STREAM_NON_BLOCKING);
+	CONTEXT(context);
+	return cuda_stream_make(context, flags, priority, result);
 }
 
 EXPORT CUresult cuStreamCreate(CUstream *result, unsigned flags)
@@ -226,16 +242,30 @@ EXPORT CUresult cuStreamQuery(CUstream handle)
 STREAM_FACT(cuStreamGetFlags, unsigned, stream->flags)
 STREAM_FACT(cuStreamGetPriority, int, stream->priority)
 STREAM_FACT(cuStreamGetId, unsigned long long, stream->id)
-STREAM_FACT(cuStreamGetCtx, CUcontext, context)
 STREAM_FACT(cuStreamGetDevice, CUdevice, context->device)
 
-EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *result, void **green)
+/* The older form has no answer for the streams of green contexts. */
+EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *result)
 {
+	NEED(result);
+	STREAM(handle);
+	if (context->parent)
+		return CUDA_NOT_SUPPORTED;
+	*result = context;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *result, struct green **green)
+{
+	NEED(result);
+	STREAM(handle);
 	if (green)
-		*green = NULL;
-	return cuStreamGetCtx(handle, result);
+		*green = context->green;
+	*result = cuda_root(context);
+	return CUDA_SUCCESS;
 }
 
 PER_THREAD(cuStreamSynchronize, _ptsz, (CUstream handle), (handle))
 PER_THREAD(cuStreamQuery, _ptsz, (CUstream handle), (handle))
-PER_THREAD(cuStreamGetCtx_v2, _ptsz, (CUstream handle, CUcontext *result, void **green), (handle, result, green))
+PER_THREAD(cuStreamGetCtx, _ptsz, (CUstream handle, CUcontext *result), (handle, result))
+PER_THREAD(cuStreamGetCtx_v2, _ptsz, (CUstream handle, CUcontext *result, struct green **green), (handle, result, green))
