@@ -168,3 +168,46 @@ answer([flat, deep, mipmap, described.width, described.channels, wrong, free - i
 """
     )
     assert seen == [16, 16, 22, 1024, 4, 1, 0]
+
+
+def test_a_child_graph_is_copied_and_runs_with_its_parent(node: Any) -> None:
+    seen = node.run(
+        NODES
+        + """
+context()
+function, address = kernel(COUNT, "count"), allocate(4)
+call("cuMemsetD32_v2", address, 0, c_size_t(1))
+def kernel_node(graph):
+    place = (c_void_p * 1)(ctypes.addressof(address))
+    wanted = Kernel(function, (1, 1, 1), (1, 1, 1), 0, ctypes.cast(place, c_void_p), None, None, None)
+    call("cuGraphAddKernelNode_v2", byref(c_void_p()), graph, None, c_size_t(0), byref(wanted))
+child, graph, node, execution, found, count, kind = (c_void_p(), c_void_p(), c_void_p(), c_void_p(), c_void_p(),
+                                                     c_size_t(), c_int())
+call("cuGraphCreate", byref(child), 0)
+call("cuGraphCreate", byref(graph), 0)
+kernel_node(child)
+kernel_node(child)
+call("cuGraphAddChildGraphNode", byref(node), graph, None, c_size_t(0), child)
+kernel_node(child)
+call("cuGraphNodeGetType", node, byref(kind))
+call("cuGraphChildGraphNodeGetGraph", node, byref(found))
+call("cuGraphGetNodes", found, None, byref(count))
+class Parameters(ctypes.Structure):
+    _fields_ = [("flags", c_uint64), ("stream", c_void_p), ("failed", c_void_p), ("result", c_int)]
+call("cuGraphInstantiateWithParams", byref(execution), graph, byref(Parameters(flags=2)))
+call("cuGraphDestroy", graph)
+call("cuGraphDestroy", child)
+for _ in range(3):
+    call("cuGraphLaunch", execution, None)
+call("cuGraphExecDestroy", execution)
+itself, wanted = c_void_p(), Memory(size=MIB)
+wanted.pool.type = wanted.pool.where = 1
+call("cuGraphCreate", byref(itself), 0)
+same = code_of("cuGraphAddChildGraphNode", byref(node), itself, None, c_size_t(0), itself)
+call("cuGraphCreate", byref(child), 0)
+call("cuGraphAddMemAllocNode", byref(node), child, None, c_size_t(0), byref(wanted))
+memory = code_of("cuGraphAddChildGraphNode", byref(node), itself, None, c_size_t(0), child)
+answer([kind.value, count.value, value(address), same, memory])
+"""
+    )
+    assert seen == [4, 2, 6, 1, 801]

@@ -7,25 +7,47 @@
 
 #include <stdlib.h>
 
+#define NODE_GRAPH 4
 #define NODE_MEMORY 10
+#define DEPTH 64 /* of graphs in graphs: no driver lets a program come so far */
+#define DEVICE_LAUNCH 4u /* among the flags of an instantiation */
+#define INSTANTIATION_FAILED 1
 
-/* What the memory nodes of a graph ask for together. Nodes that use the same memory one after the other are counted
+/* A graph that kernels may launch could launch itself again and again, in one turn that no launch of ours ends. So it is
+   refused where time is limited, as a driver refuses it where it is not supported. */
+static bool launches_itself(unsigned long long flags)
+{
+	bool limited = false;
+	for (int gpu = 0; cuda_active && gpu < PAGE_GPUS && !limited; gpu++)
+		limited = LOAD(limits->gpus[gpu].core) != 0;
+	if (!limited || !(flags & DEVICE_LAUNCH))
+		return false;
+	say(SAY_DEVICE_LAUNCH, "graphs that kernels launch are not supported under a limit of compute");
+	return true;
+}
+
+/* What the memory nodes of a graph, and of graphs in it, ask for together. Nodes that use the same memory one after the other are counted
    twice: what the driver needs less is given back after the launch. */
-static uint64_t footprint(CUgraph graph)
+static uint64_t footprint(CUgraph graph, int depth)
 {
 	size_t count = 0;
 	uint64_t sum = 0;
-	if (!HAS(cuGraphMemAllocNodeGetParams) || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || !count)
+	if (!depth || !HAS(cuGraphMemAllocNodeGetParams) || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || !count)
 		return 0;
 	CUgraphNode *nodes = calloc(count, sizeof *nodes);
 	if (!nodes || REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS)
 		count = 0;
 	for (size_t i = 0; i < count; i++) {
 		struct alloc_node_parameters node;
+		CUgraph child;
 		int type;
-		if (REAL(cuGraphNodeGetType)(nodes[i], &type) == CUDA_SUCCESS && type == NODE_MEMORY &&
-		    REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &node) == CUDA_SUCCESS)
+		if (REAL(cuGraphNodeGetType)(nodes[i], &type) != CUDA_SUCCESS)
+			continue;
+		if (type == NODE_MEMORY && REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &node) == CUDA_SUCCESS)
 			sum += memory_rounded(node.size);
+		else if (type == NODE_GRAPH && HAS(cuGraphChildGraphNodeGetGraph) &&
+			 REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS)
+			sum += footprint(child, depth - 1);
 	}
 	free(nodes);
 	return sum;
@@ -35,7 +57,7 @@ static CUresult instantiated(CUresult result, const CUgraphExec *exec, CUgraph g
 {
 	if (!cuda_active || result != CUDA_SUCCESS)
 		return result;
-	uint64_t bytes = footprint(graph);
+	uint64_t bytes = footprint(graph, DEPTH);
 	if (bytes)
 		track_put(KIND_EXEC, (uint64_t)(uintptr_t)*exec, (struct held){.bytes = bytes});
 	return result;
@@ -51,10 +73,34 @@ INSTANTIATE(cuGraphInstantiate, (CUgraphExec *exec, CUgraph graph, CUgraphNode *
 	    (exec, graph, error, log, size))
 INSTANTIATE(cuGraphInstantiate_v2, (CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size),
 	    (exec, graph, error, log, size))
-INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec *exec, CUgraph graph, unsigned long long flags), (exec, graph, flags))
-INSTANTIATE(cuGraphInstantiateWithParams, (CUgraphExec *exec, CUgraph graph, void *parameters), (exec, graph, parameters))
-INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *exec, CUgraph graph, void *parameters),
-	    (exec, graph, parameters))
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+	NEED_REAL(cuGraphInstantiateWithFlags);
+	if (launches_itself(flags))
+		return CUDA_NOT_SUPPORTED;
+	return instantiated(REAL(cuGraphInstantiateWithFlags)(exec, graph, flags), exec, graph);
+}
+
+struct instantiation {
+	uint64_t flags;
+	CUstream upload;
+	CUgraphNode failed;
+	int result;
+};
+
+#define WITH_PARAMETERS(symbol)                                                                                        \
+	EXPORT CUresult symbol(CUgraphExec *exec, CUgraph graph, struct instantiation *parameters)                      \
+	{                                                                                                               \
+		NEED_REAL(symbol);                                                                                      \
+		if (parameters && launches_itself(parameters->flags)) {                                                 \
+			parameters->result = INSTANTIATION_FAILED;                                                      \
+			return CUDA_NOT_SUPPORTED;                                                                      \
+		}                                                                                                       \
+		return instantiated(REAL(symbol)(exec, graph, parameters), exec, graph);                                \
+	}
+WITH_PARAMETERS(cuGraphInstantiateWithParams)
+WITH_PARAMETERS(cuGraphInstantiateWithParams_ptsz)
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 {

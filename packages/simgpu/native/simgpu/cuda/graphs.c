@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NODE_KERNEL = 0, NODE_ALLOCATE = 10, NODE_FREE = 11 };
+enum { NODE_KERNEL = 0, NODE_GRAPH = 4, NODE_ALLOCATE = 10, NODE_FREE = 11 };
+enum { FLAG_UPLOAD = 2, FLAGS_ALL = 15 };
 enum { MEMORY_USED, MEMORY_USED_HIGH, MEMORY_RESERVED, MEMORY_RESERVED_HIGH };
 
 struct pool_properties {
@@ -48,6 +49,7 @@ struct graph_node {
 	int type;
 	struct work *work;
 	struct memory *memory;
+	struct graph *child; /* a copy of its own */
 };
 
 struct nodes {
@@ -94,15 +96,20 @@ static void drop(struct nodes *nodes)
 {
 	pthread_mutex_lock(&guard);
 	bool last = --nodes->references == 0;
+	pthread_mutex_unlock(&guard);
 	for (size_t i = 0; last && i < nodes->count; i++) {
 		struct graph_node *node = nodes->all[i];
+		if (node->child)
+			cuda_graph_free(node->child);
 		if (node->type == NODE_ALLOCATE) {
+			pthread_mutex_lock(&guard);
 			use(node->memory, false);
 			for (struct memory **at = &memories; *at; at = &(*at)->next)
 				if (*at == node->memory) {
 					*at = node->memory->next;
 					break;
 				}
+			pthread_mutex_unlock(&guard);
 			cuda_forget(node->memory->address);
 			free(node->memory);
 		}
@@ -110,7 +117,6 @@ static void drop(struct nodes *nodes)
 		node->magic = 0;
 		free(node);
 	}
-	pthread_mutex_unlock(&guard);
 	if (last) {
 		free(nodes->all);
 		free(nodes);
@@ -192,16 +198,29 @@ CUresult cuda_add_free(struct graph *graph, uint64_t address)
 	return add_free(graph, address, NULL);
 }
 
-/* The kernels of another graph. Its memory cannot be in two graphs, and the driver refuses that too. */
-CUresult cuda_add_exec(struct graph *graph, const struct graph_exec *exec)
+static bool has_memory(const struct nodes *nodes, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (nodes->all[i]->memory)
+			return true;
+	return false;
+}
+
+/* The kernels of another graph, and of the graphs in it. */
+static CUresult add_all(struct graph *graph, const struct nodes *nodes, size_t count)
 {
 	CUresult result = CUDA_SUCCESS;
-	for (size_t i = 0; i < exec->count; i++)
-		if (exec->nodes->all[i]->type != NODE_KERNEL)
-			return CUDA_NOT_SUPPORTED;
-	for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++)
-		result = add_kernel(graph, exec->nodes->all[i]->work, NULL);
+	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+		const struct graph_node *node = nodes->all[i];
+		result = node->child ? add_all(graph, node->child->nodes, node->child->nodes->count) : add_kernel(graph, node->work, NULL);
+	}
 	return result;
+}
+
+/* Memory cannot be in two graphs, and the driver refuses that too. */
+CUresult cuda_add_exec(struct graph *graph, const struct graph_exec *exec)
+{
+	return has_memory(exec->nodes, exec->count) ? CUDA_NOT_SUPPORTED : add_all(graph, exec->nodes, exec->count);
 }
 
 CUresult cuda_graph_make(struct graph **result)
@@ -256,6 +275,33 @@ EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const 
 	return result == CUDA_SUCCESS ? add_kernel(graph, &work, node) : result;
 }
 
+/* The child is copied, so that later changes of it have no effect. */
+EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count, CUgraph child)
+{
+	struct graph *copy;
+	NEED(node && (before || !count));
+	GRAPH(graph);
+	NEED(cuda_graph_valid(child) && child != graph);
+	if (has_memory(child->nodes, child->nodes->count))
+		return CUDA_NOT_SUPPORTED;
+	CUresult result = cuda_graph_make(&copy);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = add_all(copy, child->nodes, child->nodes->count);
+	if (result == CUDA_SUCCESS)
+		result = add(graph, (struct graph_node){.type = NODE_GRAPH, .child = copy}, node);
+	if (result != CUDA_SUCCESS)
+		cuda_graph_free(copy);
+	return result;
+}
+
+EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *child)
+{
+	NEED(node && node->magic == MAGIC_NODE && node->child && child);
+	*child = node->child;
+	return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
 				       struct memory_parameters *wanted)
 {
@@ -304,7 +350,7 @@ EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, struct memory_par
 
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *result, CUgraph graph, unsigned long long flags)
 {
-	NEED(result && flags < 16);
+	NEED(result && flags <= FLAGS_ALL);
 	GRAPH(graph);
 	struct graph_exec *exec = calloc(1, sizeof *exec);
 	if (!exec)
@@ -330,6 +376,25 @@ EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *result, CUgraph graph, CUgrap
 EXPORT CUresult cuGraphInstantiate(CUgraphExec *result, CUgraph graph, CUgraphNode *failed, char *log, size_t size)
 {
 	return cuGraphInstantiate_v2(result, graph, failed, log, size);
+}
+
+struct instantiation {
+	uint64_t flags;
+	CUstream upload;
+	CUgraphNode failed;
+	int result; /* 0: success, 1: an error that its return value describes */
+};
+
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *result, CUgraph graph, struct instantiation *wanted)
+{
+	CUresult cuGraphUpload(CUgraphExec exec, CUstream handle);
+	NEED(wanted);
+	CUresult status = cuGraphInstantiateWithFlags(result, graph, wanted->flags);
+	if (status == CUDA_SUCCESS && wanted->flags & FLAG_UPLOAD)
+		status = cuGraphUpload(*result, wanted->upload);
+	wanted->failed = NULL;
+	wanted->result = status != CUDA_SUCCESS;
+	return status;
 }
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
@@ -391,6 +456,24 @@ EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream handle)
 	return result == CUDA_SUCCESS ? reserve(exec, context->device) : result;
 }
 
+static CUresult run(struct context *context, struct stream *stream, const struct nodes *nodes, size_t count)
+{
+	CUresult result = CUDA_SUCCESS;
+	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+		const struct graph_node *node = nodes->all[i];
+		if (node->child) {
+			result = run(context, stream, node->child->nodes, node->child->nodes->count);
+		} else if (node->type == NODE_KERNEL) {
+			result = cuda_run(context, stream, node->work);
+		} else {
+			pthread_mutex_lock(&guard);
+			use(node->memory, node->type == NODE_ALLOCATE);
+			pthread_mutex_unlock(&guard);
+		}
+	}
+	return result;
+}
+
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 {
 	struct context *context;
@@ -409,17 +492,7 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 	if (result == CUDA_SUCCESS)
 		cuda_wait_queue(stream); /* a graph is not queued: it waits with its caller */
 	pthread_mutex_unlock(&cuda_guard);
-	for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
-		const struct graph_node *node = exec->nodes->all[i];
-		if (node->type == NODE_KERNEL) {
-			result = cuda_run(context, stream, node->work);
-			continue;
-		}
-		pthread_mutex_lock(&guard);
-		use(node->memory, node->type == NODE_ALLOCATE);
-		pthread_mutex_unlock(&guard);
-	}
-	return result;
+	return result == CUDA_SUCCESS ? run(context, stream, exec->nodes, exec->count) : result;
 }
 
 EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
@@ -447,5 +520,7 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 	return CUDA_SUCCESS;
 }
 
+PER_THREAD(cuGraphInstantiateWithParams, _ptsz, (CUgraphExec *result, CUgraph graph, struct instantiation *wanted),
+	   (result, graph, wanted))
 PER_THREAD(cuGraphUpload, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))
 PER_THREAD(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))
