@@ -16,6 +16,7 @@ from gpuplane.device_plugin.container_lookup import KubeletContainer
 from gpuplane.device_plugin.shares import ShareLimits, SharePlugin
 from gpuplane.device_plugin.shares import ids as share_ids
 from gpuplane.device_plugin.shares.packing import node_state, packed_by_ids
+from gpuplane.device_plugin.shares.settings import ShareSettings, read_settings
 from gpuplane.device_plugin.shares.steering import Steering
 from gpuplane.hardware import GPUFacts
 from gpuplane.limits import RealLibraries
@@ -326,8 +327,25 @@ def test_dialects() -> None:
         offered("", {names.DIALECTS_ENV: "amd"})
 
 
+def test_an_administrators_settings_of_shares() -> None:
+    assert read_settings({}) == (0, False)
+    assert read_settings({names.SAVED_ENV: " 2000 ", names.ON_ESCAPE_ENV: "stop"}) == (2000, True)
+    assert read_settings({names.ON_ESCAPE_ENV: "report"}) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [(names.SAVED_ENV, "2s"), (names.SAVED_ENV, "-1"), (names.SAVED_ENV, "60001"), (names.ON_ESCAPE_ENV, "kill")],
+)
+def test_a_setting_that_is_none_is_refused_by_name(variable: str, value: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        read_settings({variable: value})
+    assert caught.value.where == variable
+    assert value in caught.value.what
+
+
 async def test_a_container_gets_its_limits(kubelet: Kubelet, tmp_path: Path) -> None:
-    limits = ShareLimits(tmp_path, lambda: "2026-01-01T00:00:00Z")
+    limits = ShareLimits(tmp_path, lambda: "2026-01-01T00:00:00Z", ShareSettings(saved_ms=1500))
     core = SharePlugin(CORE, GPUS, PluginConfig(), kubelet.steering, limits)
     memory = SharePlugin(MEMORY, GPUS, PluginConfig(), kubelet.steering, limits)
     assert (core.starts, memory.starts) == (True, False)
@@ -344,7 +362,8 @@ async def test_a_container_gets_its_limits(kubelet: Kubelet, tmp_path: Path) -> 
     await core.started(got["c0"][CORE])
     share = limits.store.read(name)
     assert (share.owner.name, share.owner.pod_uid) == ("ml/a:c0", "uid-a")
-    assert [(gpu.uuid, gpu.core, gpu.memory_bytes) for gpu in share.limits.gpus] == [("GPU-1", 30, 1 << 30)]
+    (gpu,) = share.limits.gpus
+    assert (gpu.uuid, gpu.core, gpu.memory_bytes, gpu.saved_ms) == ("GPU-1", 30, 1 << 30, 1500)
     await core.started(got["c0"][CORE])
     assert limits.store.read(name) == share, "a container that starts again"
     assert not limits.is_gone(lambda uid: uid == "uid-a")(share)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from gpuplane import names
 from gpuplane.device_plugin.container_lookup import AdmittedContainer
 from gpuplane.device_plugin.shares.ids import core_of, share_name
+from gpuplane.device_plugin.shares.settings import NO_SETTINGS, ShareSettings
 from gpuplane.host import HostMount
 from gpuplane.limits import GpuLimit, Limits, Owner, RealLibraries, Share, ShareStore, container, find_real, install
 from gpuplane.sharing import WHOLE, Part
@@ -19,13 +19,6 @@ from kubekit.errors import Terminal
 log = logging.getLogger("gpuplane.device-plugin")
 
 MIB = 1 << 20
-MOST_SAVED_MS = 60_000
-
-
-def _saved_ms(environ: Mapping[str, str]) -> int:
-    """Return the GPU time that containers of this node save while idle, milliseconds; 0 for what is no number."""
-    text = environ.get(names.SAVED_ENV, "")
-    return min(int(text), MOST_SAVED_MS) if text.isdecimal() else 0
 
 
 class ShareLimits:
@@ -34,9 +27,11 @@ class ShareLimits:
     Args:
         host_root: the node's file system as we see it.
         now: RFC 3339 UTC.
+        settings: of the node's administrator.
     """
 
-    def __init__(self, host_root: Path, now: Callable[[], str]) -> None:
+    def __init__(self, host_root: Path, now: Callable[[], str], settings: ShareSettings = NO_SETTINGS) -> None:
+        self._settings = settings
         self.store = ShareStore(host_root / names.LIMITS_DIR)
         self._host_root = host_root
         self._now = now
@@ -67,7 +62,10 @@ class ShareLimits:
         meta = holder.pod.metadata
         name = f"{meta.namespace}/{meta.name}:{holder.container}"
         limit = GpuLimit(
-            uuid=part.uuid, core=part.core, memory_bytes=part.memory_mib * MIB, saved_ms=_saved_ms(os.environ)
+            uuid=part.uuid,
+            core=part.core,
+            memory_bytes=part.memory_mib * MIB,
+            saved_ms=self._settings.saved_ms,
         )
         owner = Owner(
             name=name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,12 +12,12 @@ from typing import Any, Final
 import msgspec
 
 import gpuplane
-from gpuplane import names
 from gpuplane.device_plugin.container_lookup import AdmittedContainer
 from gpuplane.device_plugin.node_pods import NodePods, node_pods
 from gpuplane.device_plugin.shares import gpu_manager
 from gpuplane.device_plugin.shares.held_report import HeldReport
 from gpuplane.device_plugin.shares.limits import ShareLimits
+from gpuplane.device_plugin.shares.settings import read_settings
 from gpuplane.device_plugin.shares.steering import Steering
 from gpuplane.hardware import GPUFacts, GPUSource
 from gpuplane.limits import ESCAPED, Agent, Arbiter, Escape, Share, message, share_metrics
@@ -42,7 +41,8 @@ class ShareNode:
     def __init__(self, context: OperandContext, gpus: Sequence[GPUFacts], source: GPUSource, pods: NodePods) -> None:
         self.gpus = tuple(gpus)
         self.steering = Steering(pods, gpus, context.sleep)
-        self.limits = ShareLimits(context.host_root, context.now)
+        settings = read_settings(context.variables)
+        self.limits = ShareLimits(context.host_root, context.now, settings)
         self.pods = pods
         self._context = context
         self._events = EventRecorder(context.client, "gpuplane-device-plugin", instance=context.node_name)
@@ -65,7 +65,7 @@ class ShareNode:
             is_gone=self.limits.is_gone(pods.lives),
             on_escape=tell,
             on_tamper=tell_tampered,
-            stop=os.environ.get(names.ON_ESCAPE_ENV) == "stop",
+            stop=settings.stops_escapes,
         )
 
     def prove(self, holder: AdmittedContainer, core: Mapping[str, int]) -> Part:
@@ -141,7 +141,7 @@ async def share_node(
 ) -> AsyncIterator[ShareNode]:
     """The node with its libraries in place and its pods known.
 
-    Raises Terminal when the driver's libraries or those that hold a share are missing.
+    Raises Terminal when the driver's libraries or those that hold a share are missing, InvalidInput for settings.
     """
     async with node_pods(context) as pods:
         node = ShareNode(context, sharable(inventory), source, pods)
