@@ -1,4 +1,4 @@
-"""What an administrator sets for the shares of a node, by variables of the device plugin's container."""
+"""Settings of a node's administrator for shares, by variables of the device plugin's container."""
 
 from __future__ import annotations
 
