@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import struct
@@ -158,13 +160,17 @@ def lingering() -> socket.socket:
     return sender
 
 
-def hand_over(to: Client, text: bytes) -> None:
-    """Send a connection that lingers, so that its last close is not ours."""
-    with lingering() as held:
-        try:
-            socket.send_fds(to.socket, [text], [held.fileno()])
-        except OSError:  # it has hung up
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+def hand_over(to: Client, text: bytes, arbiter: int) -> None:
+    """Send connections that linger, from a process that ends before the arbiter reads: it has the last descriptors."""
+    os.kill(arbiter, signal.SIGSTOP)
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            for _ in range(3):
+                socket.send_fds(to.socket, [text], [lingering().detach()])
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.kill(arbiter, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("greets", [True, False], ids=["greeted", "new"])
@@ -176,8 +182,8 @@ async def test_descriptors_that_a_tenant_sends_are_not_waited_for(machine, greet
     hostile = Client(machine.store.directory("hostile"))
     if greets:
         hostile.say(arbiterclient.HELLO)
-    for _ in range(3):
-        hand_over(hostile, b"" if kind is None else arbiterclient.WORD.pack(kind, arbiterclient.VERSION, 0, 0, 0, 0))
+    text = b"" if kind is None else arbiterclient.WORD.pack(kind, arbiterclient.VERSION, 0, 0, 0, 0)
+    hand_over(hostile, text, machine.arbiter.pid)
     hostile.close()
     for _ in range(3):
         turn = neighbour.wanted()
@@ -185,6 +191,34 @@ async def test_descriptors_that_a_tenant_sends_are_not_waited_for(machine, greet
     neighbour.close()
     children = Path(f"/proc/{machine.arbiter.pid}/task/{machine.arbiter.pid}/children")
     await until(lambda: not children.read_text(), what="the end of those that close")
+
+
+@pytest.mark.parametrize("tenants", [1, 5])
+async def test_descriptors_that_tenants_use_up_come_back_with_their_end(machine, tenants: int) -> None:
+    """One tenant gets a quarter of them; five get all."""
+    for name in ("neighbour", *(f"hostile-{number}" for number in range(tenants))):
+        machine.share(name, core=10)
+    neighbour = Client(machine.store.directory("neighbour")).greeted()
+    limit = 100 + tenants
+    resource.prlimit(machine.arbiter.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    with contextlib.ExitStack() as stack:
+        for number in range(tenants):
+            for _ in range(120 // tenants + 40):
+                one = stack.enter_context(contextlib.closing(Client(machine.store.directory(f"hostile-{number}"))))
+                with contextlib.suppress(OSError):  # it hangs up
+                    one.say(arbiterclient.HELLO)
+        turn = neighbour.wanted()
+        neighbour.say(arbiterclient.DONE, turn=turn.turn)
+        if tenants == 1:
+            Client(machine.store.directory("neighbour")).greeted().close()
+
+    def answered(share: str) -> bool:
+        with contextlib.closing(Client(machine.store.directory(share))) as one:
+            return bool(one.greeted())
+
+    for number in range(tenants):  # as soon as the arbiter has heard of the ends
+        await until(functools.partial(answered, f"hostile-{number}"), ignored=ConnectionError)
+    neighbour.close()
 
 
 @pytest.mark.parametrize(

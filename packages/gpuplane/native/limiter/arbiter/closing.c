@@ -10,8 +10,10 @@
  */
 #include "arbiter.h"
 
+#include <signal.h>
 #include <stddef.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,21 +26,19 @@ static uint64_t next_at;
 
 static void close_all(void)
 {
-	int end[2];
-	if (pipe(end) == 0) {
-		pid_t child = fork();
-		if (child == 0) {
-			char byte;
-			close(arbiter_lock);
-			close(end[1]);
-			_exit(read(end[0], &byte, 1) != 0); /* once the arbiter has closed its own, or has ended */
-		}
-		if (child > 0)
-			while (count)
-				close(sockets[--count]);
-		close(end[0]);
-		close(end[1]);
+	pid_t arbiter = getpid(), child = fork(); /* and no pipe: there may be no descriptor left */
+	if (child == 0) {
+		close(arbiter_lock);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		while (getppid() == arbiter)
+			pause();
+		_exit(0);
 	}
+	if (child < 0)
+		return;
+	while (count)
+		close(sockets[--count]);
+	kill(child, SIGKILL);
 }
 
 void closing_add(int socket)

@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define ACCEPT_COST 5       /* messages that a connection counts for */
 #define SHARE_CONNECTIONS 2048
+#define SHARE_PART 4        /* of the descriptors, so that no share alone uses them up */
 #define READ_AT_ONCE 8      /* messages of a connection between two looks at the others */
 
 static struct connection *connections;
@@ -57,6 +59,13 @@ static bool tell(struct connection *connection, enum word_kind kind, uint64_t tu
 	return false;
 }
 
+static bool may_connect(const struct share *share)
+{
+	struct rlimit files;
+	return share->users < SHARE_CONNECTIONS &&
+	       (getrlimit(RLIMIT_NOFILE, &files) < 0 || share->users < files.rlim_cur / SHARE_PART);
+}
+
 void talk_accept(struct share *share)
 {
 	int socket = accept4(share->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -64,7 +73,7 @@ void talk_accept(struct share *share)
 		shares_spend(share, ACCEPT_COST, clock_now());
 		return;
 	}
-	struct connection *connection = share->users < SHARE_CONNECTIONS ? calloc(1, sizeof *connection) : NULL;
+	struct connection *connection = may_connect(share) ? calloc(1, sizeof *connection) : NULL;
 	if (!connection || !arbiter_watch(socket, connection, share->silent ? 0 : EPOLLIN)) {
 		free(connection);
 		closing_add(socket);
