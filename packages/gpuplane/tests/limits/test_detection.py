@@ -15,7 +15,7 @@ from gpuplane.limits import Agent, Escape, GpuLimit, Limits, Owner, Share, find_
 from gpuplane.limits import page as pages
 from gpuplane.limits.breach import EscapeKind
 from gpuplane.limits.injection import LIBRARIES, command, link
-from simgpu import NATIVE
+from simgpu import NATIVE, Faults
 from tests.support.limits_examples import GIB
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -144,3 +144,37 @@ def test_a_rewritten_page_is_restored_and_reported(watched: Watched, file: str) 
     assert watched.tampered == ["x"] and path.stat().st_size == len(before)
     if file == "limits":
         assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("load", "kinds"),
+    [
+        pytest.param({"draws": True}, [EscapeKind.DRAWING], id="Vulkan or OpenGL"),
+        pytest.param({"decoder_percent": 40}, [EscapeKind.VIDEO], id="decoder"),
+        pytest.param({"encoder_percent": 7}, [EscapeKind.VIDEO], id="encoder"),
+        pytest.param({}, [], id="CUDA alone"),
+    ],
+)
+def test_a_process_in_the_books_that_uses_the_gpu_outside_cuda_is_reported_and_goes_on(
+    watched: Watched, load: dict[str, int], kinds: list[EscapeKind]
+) -> None:
+    child = watched.start("context(); ready()")
+    watched.agent = Agent(watched.store, watched.machine.gpus, on_escape=watched._tell, stop=True)
+    with Faults(watched.machine.dev / "nvidiactl") as faults:
+        faults.busy(0, 10, pid=child.pid, memory_bytes=0, **load)
+        for _ in range(2):
+            watched.agent.step()
+        faults.busy(0, 0)
+    assert watched.told == [(child.pid, "x", kind) for kind in kinds]
+    assert child.poll() is None
+
+
+def test_a_process_in_a_share_that_uses_the_gpu_by_vulkan_alone_is_reported(watched: Watched) -> None:
+    child = watched.start("ready()")
+    with Faults(watched.machine.dev / "nvidiactl") as faults:
+        faults.busy(0, 10, pid=child.pid, memory_bytes=GIB, draws=True)
+        watched.agent.step()
+        [seen] = watched.machine.gpus.processes(watched.machine.gpu.uuid)
+        faults.busy(0, 0)
+    assert watched.told == [(child.pid, "x", EscapeKind.OUTSIDE)]
+    assert (seen.draws, seen.memory_bytes) == (True, GIB)

@@ -88,7 +88,7 @@ struct simgpu_gpu {
 	uint32_t recovery_action; /* nvmlDeviceGpuRecoveryAction_t */
 	uint32_t last_xid, remapped_correctable, remapped_uncorrectable, remap_pending, remap_failure;
 	uint32_t load_gpu_percent, load_memory_percent, load_encoder_percent, load_decoder_percent, load_pid;
-	uint32_t padding;
+	uint32_t load_draws; /* it is no kernels: NVML lists load_pid among the processes that draw */
 	uint64_t load_memory_bytes;
 	uint64_t load_since, load_busy_ns; /* when the present load began; busy time of the loads before it */
 	uint64_t ecc_corrected_volatile, ecc_uncorrected_volatile, ecc_corrected_aggregate, ecc_uncorrected_aggregate;

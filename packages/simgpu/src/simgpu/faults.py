@@ -119,9 +119,11 @@ class Faults:
         decoder_percent: int = 0,
         memory_bytes: int = 0,
         pid: int = 0,
+        draws: bool = False,
     ) -> None:
         """A load that is always there, until another is declared; 0 ends it. It shows in utilisation, power,
-        temperature and clocks; its memory counts against all processes, under `pid` when one is given."""
+        temperature and clocks; its memory counts against all processes, under `pid` when one is given. With
+        `draws` that process is on the GPU by Vulkan or OpenGL."""
         found = self._gpu(gpu)
         for part in (percent, memory_percent or 0, encoder_percent, decoder_percent):
             if not 0 <= part <= 100:
@@ -136,6 +138,7 @@ class Faults:
         found.load_decoder_percent = decoder_percent
         found.load_memory_bytes = memory_bytes
         found.load_pid = pid
+        found.load_draws = draws
 
     def count(self, gpu: int, *, pcie_replays: int = 0, nvlink_bytes: int = 0) -> None:
         """Adds to counters that no simulated work moves by itself."""

@@ -61,7 +61,7 @@ class GpuLayout(Structure):
             "ecc_supported ecc_enabled remap_supported energy_supported mig_supported mig_profile_count nvlinks "
             "nvlink_version nvlink_switch module_id mig_enabled persistence compute_mode lost wrong_results "
             "recovery_action last_xid remapped_correctable remapped_uncorrectable remap_pending remap_failure "
-            "load_gpu_percent load_memory_percent load_encoder_percent load_decoder_percent load_pid padding",
+            "load_gpu_percent load_memory_percent load_encoder_percent load_decoder_percent load_pid load_draws",
         ),
         *_words(
             c_uint64,

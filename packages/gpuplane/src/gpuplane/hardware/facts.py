@@ -165,12 +165,15 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """A process on a GPU. `memory_bytes` is None where the driver may not say, `gpu_percent` (of about the last second)
-    where it does not. `pid` is the host's.
+    where it does not. `pid` is the host's. `draws`: it is on the GPU by Vulkan or OpenGL, perhaps in addition to CUDA.
+    `video_percent` is of the busier one of encoder and decoder.
     """
 
     pid: int
     memory_bytes: int | None
     gpu_percent: int | None = None
+    video_percent: int | None = None
+    draws: bool = False
     name: str = ""
     gpu_instance: int | None = None
     compute_instance: int | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from ctypes import byref
 from pathlib import Path
 from typing import Any
@@ -74,9 +74,12 @@ class NvmlGPUs:
     def processes(self, uuid: str) -> tuple[Process, ...]:
         handle = self._handle(uuid)
         found = ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or []
-        found += ask(pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or []
-        percent = _percent(handle) if found else {}
-        return tuple(_process(item, percent) for item in found)
+        drawing = ask(pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or []
+        work = _work(handle) if found or drawing else {}
+        draws = {item.pid for item in drawing}
+        both = {item.pid for item in found} & draws
+        found += [item for item in drawing if item.pid not in both]
+        return tuple(_process(item, work, draws) for item in found)
 
     def health(self) -> dict[str, str]:
         found = {gpu.uuid: self._health(gpu.uuid) for gpu in self._gpus}
@@ -257,25 +260,34 @@ def _lanes(handle: Any) -> dict[str, int]:
     return lanes
 
 
-def _percent(handle: Any) -> dict[int, int]:
-    """By pid, the mean of the samples of the last second. NVML has no samples of processes that were idle."""
+def _work(handle: Any) -> dict[int, tuple[int, int]]:
+    """By pid, percent of multiprocessors and of encoder or decoder: the mean of the samples of the last second.
+
+    NVML has no samples of processes that were idle.
+    """
     since = int((time.time() - _RECENT_SECONDS) * 1e6)
     try:
         samples = ask(pynvml.nvmlDeviceGetProcessUtilization, handle, since) or []
     except KubekitError:
         return {}
-    found: dict[int, list[int]] = {}
+    found: dict[int, list[tuple[int, int]]] = {}
     for sample in samples:
-        found.setdefault(sample.pid, []).append(sample.smUtil)
-    return {pid: sum(percent) // len(percent) for pid, percent in found.items()}
+        found.setdefault(sample.pid, []).append((sample.smUtil, max(sample.encUtil, sample.decUtil)))
+    return {
+        pid: (sum(sm for sm, _ in percent) // len(percent), sum(video for _, video in percent) // len(percent))
+        for pid, percent in found.items()
+    }
 
 
-def _process(item: Any, percent: Mapping[int, int]) -> Process:
+def _process(item: Any, work: Mapping[int, tuple[int, int]], draws: Collection[int]) -> Process:
     none = 0xFFFFFFFF
+    gpu, video = work.get(item.pid, (None, None))
     return Process(
         pid=item.pid,
         memory_bytes=item.usedGpuMemory,
-        gpu_percent=percent.get(item.pid),
+        gpu_percent=gpu,
+        video_percent=video,
+        draws=item.pid in draws,
         name=ask(pynvml.nvmlSystemGetProcessName, item.pid) or "",
         gpu_instance=None if item.gpuInstanceId == none else item.gpuInstanceId,
         compute_instance=None if item.computeInstanceId == none else item.computeInstanceId,

@@ -107,9 +107,10 @@ class Agent:
             if self._on_escape is not None:
                 self._on_escape(escape, shares.get(escape.share))
         for escape in plan.escapes if self._stop else ():
-            # Time is reported only: how long NVML's samples are is the board's matter, and long kernels are no escapes.
+            # The rest is reported only: how long NVML's samples are is the board's matter, long kernels are no escapes,
+            # and a program may draw or play a video without a thought of limits.
             if (
-                escape.kind is not EscapeKind.TIME
+                escape.kind in (EscapeKind.OUTSIDE, EscapeKind.MEMORY)
                 and escape.share in shares
                 and kill(ProcessIdentity(escape.pid, escape.start))
             ):
@@ -158,5 +159,10 @@ def message(escape: Escape, share: Share | None) -> str:
     if share is not None and escape.kind is EscapeKind.TIME:
         took = f"{escape.percent} percent of {escape.uuid}'s time"
         return f"{share.owner.name} takes {took}, above its limit and its books: {process} got round it"
+    if share is not None and escape.kind is EscapeKind.DRAWING:
+        return f"{share.owner.name} uses {escape.uuid} by Vulkan or OpenGL, which limits do not hold: {process}"
+    if share is not None and escape.kind is EscapeKind.VIDEO:
+        used = f"{escape.percent} percent of the encoder or decoder of {escape.uuid}"
+        return f"{share.owner.name} uses {used}, which limits do not hold: {process}"
     whose = f"of {share.owner.name} got round the limits" if share is not None else "is outside every limit"
     return f"{process} {whose}: {gib(escape.memory_bytes)} of {escape.uuid}, seen by NVML"

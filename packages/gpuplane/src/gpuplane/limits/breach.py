@@ -35,6 +35,8 @@ class EscapeKind(StrEnum):
     OUTSIDE = "outside"  # in no books
     MEMORY = "memory"  # its share holds more than its limit
     TIME = "time"  # its share works longer than the books say, and than its limit
+    DRAWING = "drawing"  # it uses the GPU by Vulkan or OpenGL, which no limit holds
+    VIDEO = "video"  # it uses the encoder or decoder, which no limit holds
 
 
 class Escape(msgspec.Struct, frozen=True, order=True):
@@ -66,8 +68,14 @@ def worked(seen: Observation) -> Worked:
 def breaches(seen: Observation, entries: Entries, before: Worked) -> Iterator[tuple[Escape, bool]]:
     """Processes of shares that do more than they may, and whether having seen it once is enough.
 
-    Of a share the process is named that holds or does the most.
+    Of a share the process is named that holds or does the most. Processes that draw or use the video engines are named
+    each.
     """
+    for process, entry in entries.items():
+        if entry is not None and process.draws:
+            yield _escape(process, entry[0], EscapeKind.DRAWING), True
+        if entry is not None and process.video_percent:
+            yield _escape(process, entry[0], EscapeKind.VIDEO, percent=process.video_percent), True
     now = worked(seen)
     for (share, uuid), processes in _by_share(entries):
         limit = share.limits.of(uuid)

@@ -141,6 +141,7 @@ class OnGpu(msgspec.Struct, frozen=True, kw_only=True):
 
     `owner` is the word by which it would stand in the books; 0 bits of the namespace where that could not be read.
     `memory_bytes` is None where the driver may not say, and `gpu_percent`, of the last second, where it does not.
+    `draws` and `video_percent` are as in `gpuplane.hardware.Process`: no limit holds for them.
     `share` is the id of the share that it was started in, as far as its environment or control group tells.
     """
 
@@ -150,6 +151,8 @@ class OnGpu(msgspec.Struct, frozen=True, kw_only=True):
     owner: int
     memory_bytes: int | None
     gpu_percent: int | None = None
+    video_percent: int | None = None
+    draws: bool = False
     namespace_known: bool = True
     name: str = ""
     share: str = ""

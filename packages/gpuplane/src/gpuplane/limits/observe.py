@@ -136,6 +136,8 @@ class Observer:
                     namespace_known=facts.namespace is not None,
                     memory_bytes=process.memory_bytes,
                     gpu_percent=process.gpu_percent,
+                    video_percent=process.video_percent,
+                    draws=process.draws,
                     name=facts.name,
                     share=share,
                 )

@@ -62,17 +62,19 @@ EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlMemory_
 	return NVML_SUCCESS;
 }
 
+enum processes { COMPUTE, MPS_CLIENTS, DRAWING };
+
 /* Fills `list` (NULL to count only) with the processes on a GPU or MIG device; returns how many there are. */
 static unsigned list_processes(nvmlDevice_t device, const struct simgpu_gpu *gpu, nvmlProcessInfo_t *list, unsigned size,
-			       bool mps)
+			       enum processes which)
 {
 	unsigned count = 0;
 	simgpu_reap(&nvml_view);
-	for (int i = 0; i < SIMGPU_SLOTS; i++) {
+	for (int i = 0; which != DRAWING && i < SIMGPU_SLOTS; i++) {
 		const struct simgpu_slot *slot = &nvml_view.state->slots[i];
 		uint64_t pid = __atomic_load_n(&slot->pid, __ATOMIC_SEQ_CST);
 		uint32_t instance = slot->gpu_instance[device->gpu];
-		if (!pid || !slot->contexts[device->gpu] || (mps && !slot->mps))
+		if (!pid || !slot->contexts[device->gpu] || (which == MPS_CLIENTS && !slot->mps))
 			continue;
 		if (device->mig >= 0 && gpu->mig_devices[device->mig].gpu_instance != instance)
 			continue;
@@ -83,7 +85,7 @@ static unsigned list_processes(nvmlDevice_t device, const struct simgpu_gpu *gpu
 			};
 		count++;
 	}
-	if (gpu->load_pid && device->mig < 0 && !mps) {
+	if (gpu->load_pid && device->mig < 0 && which == (gpu->load_draws ? DRAWING : COMPUTE)) {
 		if (list && count < size)
 			list[count] = (nvmlProcessInfo_t){gpu->load_pid, gpu->load_memory_bytes, SIMGPU_NO_INSTANCE,
 							  SIMGPU_NO_INSTANCE};
@@ -92,22 +94,22 @@ static unsigned list_processes(nvmlDevice_t device, const struct simgpu_gpu *gpu
 	return count;
 }
 
-/* All processes, or those that are clients of MPS. */
-static nvmlReturn_t processes(nvmlDevice_t device, const struct simgpu_gpu *gpu, unsigned *count, nvmlProcessInfo_t *list, bool mps)
+static nvmlReturn_t processes(nvmlDevice_t device, const struct simgpu_gpu *gpu, unsigned *count, nvmlProcessInfo_t *list,
+			      enum processes which)
 {
 	unsigned size = *count;
-	*count = list_processes(device, gpu, list, size, mps);
+	*count = list_processes(device, gpu, list, size, which);
 	if (*count == 0)
 		return NVML_SUCCESS;
 	return !list || size < *count ? NVML_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 static nvmlReturn_t processes_v1(nvmlDevice_t device, const struct simgpu_gpu *gpu, unsigned *count, nvmlProcessInfo_v1_t *list,
-				 bool mps)
+				 enum processes which)
 {
 	nvmlProcessInfo_t all[SIMGPU_SLOTS + 1];
 	unsigned size = *count;
-	*count = list_processes(device, gpu, all, SIMGPU_SLOTS + 1, mps);
+	*count = list_processes(device, gpu, all, SIMGPU_SLOTS + 1, which);
 	for (unsigned i = 0; list && i < *count && i < size; i++)
 		list[i] = (nvmlProcessInfo_v1_t){all[i].pid, all[i].used};
 	if (*count == 0)
@@ -119,7 +121,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device,
 {
 	GPU_OR_MIG(device);
 	NEED(count);
-	return processes(device, gpu, count, list, false);
+	return processes(device, gpu, count, list, COMPUTE);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list)
@@ -131,29 +133,34 @@ EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, un
 {
 	GPU_OR_MIG(device);
 	NEED(count);
-	return processes_v1(device, gpu, count, list, false);
+	return processes_v1(device, gpu, count, list, COMPUTE);
 }
 
-/* Nothing draws here: these lists are always empty. */
-#define NO_PROCESSES(function)                                                                                         \
-	EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned *count, void *list)                                  \
-	{                                                                                                               \
-		GPU_OR_MIG(device);                                                                                     \
-		NEED(count);                                                                                            \
-		(void)gpu;                                                                                              \
-		(void)list;                                                                                             \
-		*count = 0;                                                                                             \
-		return NVML_SUCCESS;                                                                                    \
-	}
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
+/* Nothing draws here but a declared load. */
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list)
+{
+	GPU_OR_MIG(device);
+	NEED(count);
+	return processes(device, gpu, count, list, DRAWING);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list)
+{
+	return nvmlDeviceGetGraphicsRunningProcesses_v3(device, count, list);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *list)
+{
+	GPU_OR_MIG(device);
+	NEED(count);
+	return processes_v1(device, gpu, count, list, DRAWING);
+}
 
 EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list)
 {
 	GPU_OR_MIG(device);
 	NEED(count);
-	return processes(device, gpu, count, list, true);
+	return processes(device, gpu, count, list, MPS_CLIENTS);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list)
@@ -165,7 +172,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device,
 {
 	GPU_OR_MIG(device);
 	NEED(count);
-	return processes_v1(device, gpu, count, list, true);
+	return processes_v1(device, gpu, count, list, MPS_CLIENTS);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *list,
@@ -186,6 +193,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 				.pid = (unsigned)slot->pid,
 				.time = simgpu_now() / 1000,
 				.sm = (unsigned)(100 * simgpu_slot_busy(slot, device->gpu, 1000000000ull) + 0.5),
+			};
+		found_count++;
+	}
+	if (gpu->load_pid) {
+		if (list && found_count < size)
+			list[found_count] = (nvmlProcessUtilizationSample_t){
+				.pid = gpu->load_pid, .time = simgpu_now() / 1000, .sm = gpu->load_gpu_percent,
+				.memory = gpu->load_memory_percent, .encoder = gpu->load_encoder_percent,
+				.decoder = gpu->load_decoder_percent,
 			};
 		found_count++;
 	}
