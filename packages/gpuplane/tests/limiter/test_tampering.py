@@ -161,15 +161,11 @@ def lingering() -> socket.socket:
 
 
 def hand_over(to: Client, text: bytes, arbiter: int) -> None:
-    """Send connections that linger, from a process that ends before the arbiter reads: it has the last descriptors."""
+    """Send connections that linger. The arbiter reads them later, so that it has the last descriptors."""
     os.kill(arbiter, signal.SIGSTOP)
-    child = os.fork()
-    if not child:
-        with contextlib.suppress(BaseException):
-            for _ in range(3):
-                socket.send_fds(to.socket, [text], [lingering().detach()])
-        os._exit(0)
-    os.waitpid(child, 0)
+    for _ in range(3):
+        with lingering() as held:
+            socket.send_fds(to.socket, [text], [held.fileno()])
     os.kill(arbiter, signal.SIGCONT)
 
 
