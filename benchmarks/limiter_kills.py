@@ -1,11 +1,11 @@
-"""What 10,000 killed processes do to those that share the GPU with them, and what they leave behind.
+"""What 10,000 killed and 1,000 stopped processes do to those that share the GPU with them, and what they leave behind.
 
-    python benchmarks/limiter_kills.py [COUNT]
+    python benchmarks/limiter_kills.py [KILLED [STOPPED]]
 
 packages/gpuplane/tests/limiter/kills.c forks processes that allocate, free and launch in a share, four at a time, and
-kills each at a random moment: some while they start, some with the GPU's lease in hand. Meanwhile one program of the
-same share and one of another launch, wait and allocate all the time: what counts is the longest that one call of theirs
-took.
+kills each at a random moment: some while they start, some in their turn. Others are stopped before, for 50 ms.
+Meanwhile one program of the same share and one of another launch, wait and allocate all the time: what counts is the
+longest that one call of theirs took.
 
 Goals: no call waits longer than a second, and nothing is left, neither in the ledger nor on the GPU. Peers (see the
 reference of sharing): locks in shared memory, as HAMi-core and vcuda have them, wait for a killed holder for ever.
@@ -24,10 +24,17 @@ from gpuplane.limits.facts import CoreMode
 from shared_gpu import MIB, ROOT, Machine, build_libraries, compiled
 
 LIMIT = 64 * MIB
+NAMES = {"kill": "SIGKILL", "stop": "SIGSTOP for 50 ms, then SIGKILL"}
 
 
-def main(count: int) -> None:
+def main(kills: int, stops: int) -> None:
     build_libraries()
+    measure("kill", kills)
+    measure("stop", stops)
+
+
+def measure(how: str, count: int) -> None:
+    """Let processes of a share be killed, or stopped and then killed, beside those that are measured."""
     with tempfile.TemporaryDirectory() as folder:
         program = compiled(ROOT / "packages/gpuplane/tests/limiter/kills.c", Path(folder) / "kills")
         machine = Machine(Path(folder) / "machine")
@@ -39,9 +46,9 @@ def main(count: int) -> None:
         for watcher in watchers:
             assert watcher.stdout is not None
             assert watcher.stdout.readline()
-        killed = json.loads(machine.answer([program, "kill", str(count), "1"], doomed))
+        killed = json.loads(machine.answer([program, how, str(count), "1"], doomed))
         seconds = time.monotonic() - start
-        print(f"    {count:,} in {seconds:.0f} s; what they were at: {killed}")
+        print(f"    {NAMES[how]}: {count:,} in {seconds:.0f} s; what they were at: {killed}")
         for watcher, who in zip(watchers, ("another share", "the same share"), strict=True):
             longest = json.loads(watcher.communicate("stop\n")[0])
             show(f"longest launch of {who}", longest["launch"] * 1000, "ms", goal=1000, peer="semaphores: for ever")
@@ -53,4 +60,5 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)
+    counts = [int(word) for word in sys.argv[1:3]]
+    main(*counts, *(10_000, 1_000)[len(counts) :])

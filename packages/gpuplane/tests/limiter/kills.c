@@ -2,6 +2,7 @@
  * Processes that use a share and are killed at random moments, and others that measure what that does to them.
  *
  *     kills kill COUNT SEED    forks children that allocate, free and launch, and kills COUNT of them; says what they were at
+ *     kills stop COUNT SEED    the same, and each is stopped first, for 50 ms
  *     kills watch BYTES        launches and allocates until its stdin ends; says how long the longest call of each took
  *     kills whole BYTES        the CUresult of allocating so much
  *     kills free               what the driver says is free
@@ -12,6 +13,7 @@
 #include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +25,7 @@
 
 #define WIDTH 4    /* children at a time */
 #define BLOCKS 6
+#define STOPPED_NS 50000000
 #define MIB (1ull << 20)
 
 typedef int (*function)();
@@ -110,7 +113,7 @@ static void live(volatile int *doing, int launches)
 	}
 }
 
-static int kill_all(long count, uint64_t seed)
+static int kill_all(long count, uint64_t seed, bool stop)
 {
 	volatile int *doing = mmap(NULL, sizeof *doing * WIDTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	pid_t children[WIDTH] = {0};
@@ -135,6 +138,10 @@ static int kill_all(long count, uint64_t seed)
 		struct timespec until = {(time_t)(due[first] / 1000000000ull), (long)(due[first] % 1000000000ull)};
 		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 		int status;
+		if (stop) {
+			kill(children[first], SIGSTOP);
+			nanosleep(&(struct timespec){0, STOPPED_NS}, NULL);
+		}
 		kill(children[first], SIGKILL);
 		waitpid(children[first], &status, 0);
 		if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
@@ -192,8 +199,9 @@ int main(int count, char **words)
 	if (count < 2)
 		return 2;
 	bind_driver();
-	if (!strcmp(words[1], "kill") && count == 4)
-		return kill_all(atol(words[2]), strtoull(words[3], NULL, 10));
+	bool stop = !strcmp(words[1], "stop");
+	if ((stop || !strcmp(words[1], "kill")) && count == 4)
+		return kill_all(atol(words[2]), strtoull(words[3], NULL, 10), stop);
 	if (!strcmp(words[1], "watch") && count == 3)
 		return watch((size_t)strtoull(words[2], NULL, 10));
 	begin();
