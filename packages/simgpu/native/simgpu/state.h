@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #define SIMGPU_MAGIC 0x0055504740494d53ull
-#define SIMGPU_LAYOUT_VERSION 4
+#define SIMGPU_LAYOUT_VERSION 5
 #define SIMGPU_GPUS 16
 #define SIMGPU_SLOTS 256
 #define SIMGPU_MIG_PROFILES 12
@@ -88,6 +88,8 @@ struct simgpu_gpu {
 	uint32_t recovery_action; /* nvmlDeviceGpuRecoveryAction_t */
 	uint32_t last_xid, remapped_correctable, remapped_uncorrectable, remap_pending, remap_failure;
 	uint32_t load_gpu_percent, load_memory_percent, load_encoder_percent, load_decoder_percent, load_pid;
+	uint32_t unified_memory;  /* it is the machine's: NVML does not say how much there is */
+	uint32_t padding;
 	uint32_t load_draws; /* it is no kernels: NVML lists load_pid among the processes that draw */
 	uint64_t load_memory_bytes;
 	uint64_t load_since, load_busy_ns; /* when the present load began; busy time of the loads before it */

@@ -97,6 +97,10 @@ class Faults:
         found.recovery_action = _REBOOT
         self.xid(gpu, _OFF_BUS_XID)
 
+    def unified_memory(self, gpu: int) -> None:
+        """The GPU uses the machine's memory, as GB10 and Jetson do: NVML does not say how much there is."""
+        self._gpu(gpu).unified_memory = 1
+
     def wrong_results(self, gpu: int, *, idle: bool = False) -> None:
         """Kernels store some wrong values without an error; with `idle` they do nothing at all."""
         self._gpu(gpu).wrong_results = 2 if idle else 1

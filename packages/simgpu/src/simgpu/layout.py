@@ -9,7 +9,7 @@ from ctypes import Structure, c_char, c_int32, c_uint8, c_uint32, c_uint64
 from typing import Final
 
 MAGIC: Final = 0x0055504740494D53
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 GPUS: Final = 16
 SLOTS: Final = 256
 MIG_PROFILES: Final = 12
@@ -61,7 +61,8 @@ class GpuLayout(Structure):
             "ecc_supported ecc_enabled remap_supported energy_supported mig_supported mig_profile_count nvlinks "
             "nvlink_version nvlink_switch module_id mig_enabled persistence compute_mode lost wrong_results "
             "recovery_action last_xid remapped_correctable remapped_uncorrectable remap_pending remap_failure "
-            "load_gpu_percent load_memory_percent load_encoder_percent load_decoder_percent load_pid load_draws",
+            "load_gpu_percent load_memory_percent load_encoder_percent load_decoder_percent load_pid "
+            "unified_memory padding load_draws",
         ),
         *_words(
             c_uint64,

@@ -193,7 +193,7 @@ def _read_gpu(index: int, handle: Any) -> GPUFacts:
         minor=need(pynvml.nvmlDeviceGetMinorNumber, handle),
         uuid=need(pynvml.nvmlDeviceGetUUID, handle),
         model=need(pynvml.nvmlDeviceGetName, handle),
-        memory_bytes=need(pynvml.nvmlDeviceGetMemoryInfo, handle).total,
+        memory_bytes=_memory_bytes(handle),
         pci=bus,
         compute=tuple(need(pynvml.nvmlDeviceGetCudaComputeCapability, handle)),
         pci_device=pci.pciDeviceId,
@@ -206,6 +206,12 @@ def _read_gpu(index: int, handle: Any) -> GPUFacts:
         ecc=bool(ecc and ecc[0]),
         fabric=_fabric(handle),
     )
+
+
+def _memory_bytes(handle: Any) -> int:
+    """The GPU's memory; the machine's where the GPU has none of its own (GB10, Jetson), of which NVML says nothing."""
+    info = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return int(info.total) if info is not None else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _fabric(handle: Any) -> str:

@@ -32,6 +32,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 	NEED(info);
 	if (info->version != (sizeof *info | 2u << 24))
 		return NVML_ARGUMENT_VERSION_MISMATCH;
+	if (gpu->unified_memory)
+		return NVML_NOT_SUPPORTED;
 	struct amounts all = amounts(device, gpu);
 	info->total = all.total;
 	info->reserved = all.reserved;
@@ -45,6 +47,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *i
 {
 	GPU_OR_MIG(device);
 	NEED(info);
+	if (gpu->unified_memory)
+		return NVML_NOT_SUPPORTED;
 	struct amounts all = amounts(device, gpu);
 	*info = (nvmlMemory_t){all.total, all.total - all.reserved - all.used, all.reserved + all.used};
 	return NVML_SUCCESS;
