@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuplane.api.pluginconfig import PluginConfig, parse
 from gpuplane.device_plugin.allocation import UnitChooser
 from gpuplane.hardware import GPUFacts, MigDevice, MigMode
-from gpuplane.sharing.units import Unit, resources
+from gpuplane.sharing.units import Unit, resources, sharable
 from kubekit.errors import InvalidInput
 
 
@@ -97,6 +97,10 @@ def test_mig_none_offers_no_gpu_that_is_cut() -> None:
     assert ids(resources([gpu(0), gpu(1, "1g.5gb")], config())) == {"nvidia.com/gpu": ["GPU-0"]}
     with pytest.raises(InvalidInput, match="every GPU is in MIG mode"):
         resources([gpu(0, "1g.5gb")], config())
+
+
+def test_gpus_in_mig_mode_are_not_offered_in_shares() -> None:
+    assert [found.uuid for found in sharable([gpu(0), gpu(1, "1g.5gb"), gpu(2)])] == ["GPU-0", "GPU-2"]
 
 
 def test_replicas_of_everything() -> None:
