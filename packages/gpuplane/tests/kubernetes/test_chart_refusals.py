@@ -76,7 +76,7 @@ UNDER = {
     "config.default": "config.name=own",
     "autoscaler.enabled": "autoscaler.clusterName=own",
     **dict.fromkeys(
-        (f"autoscaler.{name}" for name in ("clusterName", "cloudEndpoint", "cloudRole", "env")),
+        (f"autoscaler.{name}" for name in ("clusterName", "cloudEndpoint", "cloudRole", "env", "resources")),
         "autoscaler.enabled=true,autoscaler.clusterName=own",
     ),
 }

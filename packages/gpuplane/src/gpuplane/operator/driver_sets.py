@@ -87,7 +87,9 @@ def _pod(template: Manifest, pod: Manifest, choice: DriverChoice) -> None:
     if choice.affinity:
         pod["affinity"] = {"nodeAffinity": dict(choice.affinity)}
     if choice.security_context:
-        pod["securityContext"] = pod.get("securityContext", {}) | dict(choice.security_context)
+        # It replaces the policy's, and goes on with the filter of system calls that every pod has.
+        filtered = {name: value for name, value in pod["securityContext"].items() if name == "seccompProfile"}
+        pod["securityContext"] = filtered | dict(choice.security_context)
     if choice.host_network is not None:
         pod["hostNetwork"] = choice.host_network
     if choice.source.image_pull_secrets:

@@ -118,7 +118,8 @@ def _field_of_driver(manifest: Mapping[str, Any], choice: DriverChoice, text: st
     if re.match(r"spec\.template\.spec\.priorityClassName", text):
         return "priorityClassName" if pod["priorityClassName"] == choice.priority_class else ""
     if re.match(r"spec\.template\.spec\.securityContext", text):
-        return "podSecurityContext" if pod["securityContext"] == choice.security_context else ""
+        own = choice.security_context
+        return "podSecurityContext" if own and own.items() <= pod["securityContext"].items() else ""
     return ""
 
 
