@@ -97,11 +97,9 @@ def main(words: list[str] | None = None) -> int:
     if unknown := [name for name in wanted if name not in parts]:
         sys.stderr.write(f"no part {unknown[0]}; there are {', '.join(parts)}\n")
         return 2
-    if not options.simulate and not Path("/dev/nvidiactl").exists():
-        sys.stderr.write("error: no GPU: /dev/nvidiactl does not exist\n")
-        sys.stderr.write(
-            "  cure: run it on a machine with a GPU and its driver; --simulate t4 tests the harness only\n"
-        )
+    if not options.simulate and (why := no_gpu()):
+        sys.stderr.write(f"error: no GPU: {why}\n")
+        sys.stderr.write("  cure: run it on a machine with a GPU and its driver; --simulate t4 tests the harness\n")
         return NO_GPU
     findings: list[Finding] = []
     for name in wanted:
@@ -115,9 +113,10 @@ def main(words: list[str] | None = None) -> int:
                 findings.append(finding)
                 sys.stdout.write(finding.line() + "\n")
                 sys.stdout.flush()
-        except (Broken, subprocess.TimeoutExpired) as error:
-            troubles.append(Trouble(name, str(error), skipped=False))
-            sys.stdout.write(f" ✗ {error}\n")
+        except Exception as error:  # what the other parts found is reported all the same
+            why = str(error) if isinstance(error, Broken) else repr(error)
+            troubles.append(Trouble(name, why, skipped=False))
+            sys.stdout.write(f" ✗ {why}\n")
         findings.append(Finding(name, "time taken", time.monotonic() - began, "s"))
     machine = {one.name: f"{one.value} {one.unit}".strip() for one in findings if one.part == "machine"}
     machine |= {"kernel": platform.release(), "simulated": options.simulate or "no"}

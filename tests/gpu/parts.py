@@ -26,7 +26,7 @@ from gpuplane.hardware import open_gpus
 from gpuplane.operand import OperandContext
 from tests.gpu.findings import Finding
 
-NONE_MS: Final = 100.0  # an answer of NVML about all GPUs
+INVENTORY_MS: Final = 100.0  # of NVML, for each GPU
 LOADED: Final = Path("/proc/driver/nvidia/version")
 
 
@@ -41,7 +41,7 @@ def nvml() -> Iterator[Finding]:
     yield Finding("machine", "driver", gpus.driver_version())
     yield Finding("machine", "memory", found[0].memory_bytes >> 20, "MiB")
     yield Finding("NVML", "GPUs", len(found), "", 1)
-    yield Finding("NVML", "an inventory", took, "ms", None, NONE_MS * len(found))
+    yield Finding("NVML", "an inventory", took, "ms", None, INVENTORY_MS * len(found))
     yield Finding("MIG", "mode of the first GPU", found[0].mig.value or "not supported")
     gpus.close()
 

@@ -75,13 +75,14 @@ class Gpu:
         """A function that launches the kernel; it does as little as Python allows."""
         number, out = c_uint32(loops), self.outs[which]
         arguments = (c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(number))
-        launch, function, call = self.cuda.cuLaunchKernel, self.functions[which], self.call
+        launch, function = self.cuda.cuLaunchKernel, self.functions[which]
 
         def launched() -> None:
             if code := launch(function, 1, 1, 1, 32, 1, 1, 0, stream, arguments, None):
                 raise Failed(f"cuLaunchKernel: {code}")
 
-        launched.kept = (number, out, arguments, call)  # type: ignore[attr-defined]  # the driver reads them
+        # The driver reads them at each launch.
+        launched.alive = (number, out, arguments)  # type: ignore[attr-defined]
         return launched
 
     def wait(self) -> None:

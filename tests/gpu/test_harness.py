@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.gpu import memory
 from tests.gpu.__main__ import NO_GPU, main, no_gpu
 from tests.gpu.findings import Finding, Report, Trouble
 
@@ -39,6 +41,26 @@ def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.skip("this machine has a GPU: make test-gpu")
     assert main([]) == NO_GPU
     assert "cure: run it on a machine with a GPU" in capsys.readouterr().err
+
+
+def test_a_part_that_breaks_leaves_the_others_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Iterator[Finding]:
+        yield Finding("memory", "before", 1.0, "", 1)
+        raise KeyError("held_mib")
+
+    monkeypatch.setattr(memory, "paths", broken)
+    assert main(["--simulate", "t4", "--quick", "--only", "memory,parts", "--report", str(tmp_path)]) == 1
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [(one["part"], one["skipped"]) for one in report["troubles"]] == [("memory", False)]
+    assert {"before", "vectorAdd passed"} <= {one["name"] for one in report["findings"]}
+
+
+def test_a_device_node_alone_is_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """NVIDIA's libcuda makes /dev/nvidiactl where root calls it without a GPU, so NVML decides."""
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    monkeypatch.setattr("tests.gpu.__main__.no_gpu", lambda: "NVML knows none")
+    assert main([]) == NO_GPU
+    assert "error: no GPU: NVML knows none" in capsys.readouterr().err
 
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,8 +174,8 @@ static uint64_t missing(const struct turn *turn, struct own_limit limit)
 {
 	uint64_t *paid = &usage->totals[turn->gpu].paid_until, now = clock_now(), old = LOAD(*paid);
 	uint64_t most = (limit.quantum + limit.saved) * 100 / limit.core, half = limit.quantum * 50 / limit.core;
-	uint64_t kept = LOAD(*paid) ? most : 2 * half; /* a new container has saved nothing yet */
-	uint64_t first = now > kept ? now - kept : 0, bound = now + 3600000000000ull;
+	uint64_t saved = LOAD(*paid) ? most : 2 * half; /* a new container has saved nothing yet */
+	uint64_t first = now > saved ? now - saved : 0, bound = now + 3600000000000ull;
 	/* A word that no charge can have made is not ours. */
 	while ((old < first || old > bound) && !EXCHANGE(*paid, &old, first))
 		;

@@ -57,12 +57,15 @@ def test_who_got_round_the_library_is_told_once_with_its_share(machine: Any) -> 
     directory = store.write("x", limits(gpu.uuid), Owner(name="ml/tune-7:main"))
     inside = machine.start(HOLDS, **{names.LIMITS_ENV: str(directory)})
     foreign = machine.start(HOLDS)
-    told: list[tuple[Escape, Share | None]] = []
-    agent = Agent(store, machine.gpus, on_escape=lambda escape, share: told.append((escape, share)))
+    reported: list[tuple[Escape, Share | None]] = []
+    agent = Agent(store, machine.gpus, on_escape=lambda escape, share: reported.append((escape, share)))
     for _ in range(3):
         agent.step()
-    assert {(escape.pid, share.id if share else "") for escape, share in told} == {(inside.pid, "x"), (foreign.pid, "")}
-    texts = {escape.pid: message(escape, share) for escape, share in told}
+    assert {(escape.pid, share.id if share else "") for escape, share in reported} == {
+        (inside.pid, "x"),
+        (foreign.pid, ""),
+    }
+    texts = {escape.pid: message(escape, share) for escape, share in reported}
     assert "of ml/tune-7:main got round the limits: 1" in texts[inside.pid]
     assert "is outside every limit" in texts[foreign.pid]
     [view] = agent.views()
@@ -71,7 +74,7 @@ def test_who_got_round_the_library_is_told_once_with_its_share(machine: Any) -> 
     assert f'gpuplane_limits_escaped_processes{{gpu="0",UUID="{gpu.uuid}"}} 2' in text
     inside.communicate("\n")
     foreign.communicate("\n")
-    assert agent.step().escapes == () and len(told) == 2
+    assert agent.step().escapes == () and len(reported) == 2
 
 
 def test_by_policy_a_process_of_a_share_that_goes_round_the_limits_is_killed_and_no_other(machine: Any) -> None:
@@ -79,9 +82,9 @@ def test_by_policy_a_process_of_a_share_that_goes_round_the_limits_is_killed_and
     directory = store.write("x", limits(gpu.uuid), Owner(name="ml/x:main"))
     inside = machine.start(HOLDS, **{names.LIMITS_ENV: str(directory)})
     foreign = machine.start(HOLDS)
-    told: list[int] = []
-    Agent(store, machine.gpus, on_escape=lambda escape, share: told.append(escape.pid), stop=True).step()
-    assert sorted(told) == sorted((inside.pid, foreign.pid))
+    reported: list[int] = []
+    Agent(store, machine.gpus, on_escape=lambda escape, share: reported.append(escape.pid), stop=True).step()
+    assert sorted(reported) == sorted((inside.pid, foreign.pid))
     assert inside.wait(timeout=30) == -signal.SIGKILL and foreign.poll() is None
 
 

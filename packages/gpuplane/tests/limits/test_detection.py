@@ -43,14 +43,14 @@ class Watched:
         self.directory = self.store.write("x", limits, Owner(name="ml/x:main"))
         link(self.directory, find_real({}, first=(NATIVE,), cache=""))
         self.environment = command(self.directory, limits, {})
-        self.told: list[tuple[int, str, EscapeKind]] = []
+        self.reported: list[tuple[int, str, EscapeKind]] = []
         self.tampered: list[str] = []
         self.agent = Agent(
             self.store, machine.gpus, on_escape=self._tell, on_tamper=lambda share: self.tampered.append(share.id)
         )
 
     def _tell(self, escape: Escape, share: Share | None) -> None:
-        self.told.append((escape.pid, share.id if share else "", escape.kind))
+        self.reported.append((escape.pid, share.id if share else "", escape.kind))
 
     def start(self, program: str, **more: str) -> subprocess.Popen[str]:
         child: subprocess.Popen[str] = self.machine.start(program, **self.environment | more)
@@ -72,7 +72,7 @@ def test_who_keeps_to_its_limits_is_never_reported(watched: Watched) -> None:
     watched.start("context(); allocate(4 << 30); ready()")
     for _ in range(3):
         watched.agent.step()
-    assert watched.told == [] and watched.tampered == []
+    assert watched.reported == [] and watched.tampered == []
 
 
 def test_memory_by_the_real_library_is_seen(watched: Watched) -> None:
@@ -81,7 +81,7 @@ def test_memory_by_the_real_library_is_seen(watched: Watched) -> None:
         "assert real.cuMemAlloc_v2(byref(c_uint64()), c_size_t(7 << 30)) == 0; ready()"
     )
     watched.agent.step()
-    assert watched.told == [(child.pid, "x", EscapeKind.MEMORY)]
+    assert watched.reported == [(child.pid, "x", EscapeKind.MEMORY)]
 
 
 def test_time_by_the_real_library_is_seen(watched: Watched) -> None:
@@ -93,7 +93,7 @@ def test_time_by_the_real_library_is_seen(watched: Watched) -> None:
     child.stdin.flush()  # type: ignore[union-attr]
     assert child.stdout.readline() == "ready\n"  # type: ignore[union-attr]
     watched.agent.step()
-    assert watched.told == [(child.pid, "x", EscapeKind.TIME)]
+    assert watched.reported == [(child.pid, "x", EscapeKind.TIME)]
 
 
 OUTSIDE = {
@@ -112,11 +112,11 @@ def test_who_is_in_no_books_is_seen_at_the_first_look_however_short_it_lives(wat
         watched.agent.step()
         child.communicate("\n")
         expected.append((child.pid, known, EscapeKind.OUTSIDE))
-    assert watched.told == expected
+    assert watched.reported == expected
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "reported"),
     [
         pytest.param(lambda watched: watched.poke(0, 0), True, id="its own slot cleared"),
         pytest.param(lambda watched: watched.poke(0, 4711), True, id="its slot given to another"),
@@ -124,14 +124,14 @@ def test_who_is_in_no_books_is_seen_at_the_first_look_however_short_it_lives(wat
     ],
 )
 def test_falsified_books_do_not_hide_what_nvml_sees(
-    watched: Watched, what: Callable[[Watched], None], told: bool
+    watched: Watched, what: Callable[[Watched], None], reported: bool
 ) -> None:
     child = watched.start("context(); allocate(4 << 30); ready()")
     what(watched)
     watched.agent.step()
-    assert watched.told == ([(child.pid, "x", EscapeKind.OUTSIDE)] if told else [])
+    assert watched.reported == ([(child.pid, "x", EscapeKind.OUTSIDE)] if reported else [])
     [seen] = watched.machine.gpus.processes(watched.machine.gpu.uuid)
-    if not told:
+    if not reported:
         assert watched.store.read("x").slots[0].gpus[0].memory_bytes == seen.memory_bytes
 
 
@@ -165,7 +165,7 @@ def test_a_process_in_the_books_that_uses_the_gpu_outside_cuda_is_reported_and_g
         for _ in range(2):
             watched.agent.step()
         faults.busy(0, 0)
-    assert watched.told == [(child.pid, "x", kind) for kind in kinds]
+    assert watched.reported == [(child.pid, "x", kind) for kind in kinds]
     assert child.poll() is None
 
 
@@ -176,5 +176,5 @@ def test_a_process_in_a_share_that_uses_the_gpu_by_vulkan_alone_is_reported(watc
         watched.agent.step()
         [seen] = watched.machine.gpus.processes(watched.machine.gpu.uuid)
         faults.busy(0, 0)
-    assert watched.told == [(child.pid, "x", EscapeKind.OUTSIDE)]
+    assert watched.reported == [(child.pid, "x", EscapeKind.OUTSIDE)]
     assert (seen.draws, seen.memory_bytes) == (True, GIB)

@@ -45,10 +45,10 @@ ready()
 """,
         **command(directory, limits, {}),
     )
-    told: list[object] = []
-    agent = Agent(machine.store, gpus, on_escape=lambda *what: told.append(what))
+    reported: list[object] = []
+    agent = Agent(machine.store, gpus, on_escape=lambda *what: reported.append(what))
     for _ in range(2):
         agent.step()
     [view] = agent.views()
-    assert told == [] and [row.name for row in view.shares] == ["ml/x:main"]
+    assert reported == [] and [row.name for row in view.shares] == ["ml/x:main"]
     assert machine.store.read("x").slots[0].gpus[0].other_bytes > 0  # the context, by NVML's list of processes

@@ -60,7 +60,7 @@ static bool own(const char *list, unsigned count, size_t size, unsigned pid, uns
 /* Leaves this container's entries; returns how many. */
 static unsigned keep_own(char *list, unsigned count, size_t size)
 {
-	unsigned kept = 0, inner;
+	unsigned found = 0, inner;
 	char *before = malloc(count * size + 1);
 	if (!before)
 		return 0;
@@ -68,11 +68,11 @@ static unsigned keep_own(char *list, unsigned count, size_t size)
 	for (unsigned i = 0; i < count; i++) {
 		if (!own(before, count, size, pid_of(before + i * size), &inner))
 			continue;
-		memcpy(list + kept * size, before + i * size, size);
-		memcpy(list + kept++ * size, &inner, sizeof inner);
+		memcpy(list + found * size, before + i * size, size);
+		memcpy(list + found++ * size, &inner, sizeof inner);
 	}
 	free(before);
-	return kept;
+	return found;
 }
 
 struct question {

@@ -1,6 +1,6 @@
 """Copies of the limits pages outside of the directories that containers mount: <base>/copies/<id>, root's alone.
 
-A container reads its limits page and cannot write it, unless it has rights on the node. Then the copy tells, and the
+A container reads its limits page and cannot write it, unless it has rights on the node. Then the copy differs, and the
 page gets its content again in place, since processes have it mapped.
 """
 

@@ -55,7 +55,7 @@ class EscapeState(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     suspects: frozenset[tuple[str, int, int, str]] = frozenset()
-    told: frozenset[tuple[str, int, int, str]] = frozenset()
+    reported: frozenset[tuple[str, int, int, str]] = frozenset()
     worked: Worked = MappingProxyType({})
 
 
@@ -103,11 +103,11 @@ def decide(state: EscapeState, seen: Observation) -> tuple[EscapeState, Enforcem
             if slot.number in share.deserted
         ),
         escapes=tuple(escapes),
-        fresh=tuple(escape for escape in escapes if escape.key not in state.told),
+        fresh=tuple(escape for escape in escapes if escape.key not in state.reported),
     )
     after = EscapeState(
         suspects=frozenset(suspect.key for suspect in suspects),
-        told=frozenset(escape.key for escape in escapes),
+        reported=frozenset(escape.key for escape in escapes),
         worked=worked(seen),
     )
     return after, plan

@@ -316,7 +316,7 @@ bool cuda_event_known(const struct event *event, uint64_t record); /* when it is
 void cuda_event_reached(struct event *event, uint64_t record, uint64_t ready); /* with the guard held */
 void cuda_event_release(struct event *event); /* with the guard held: one user less */
 
-/* graphs.c, for captures. */
+/* graphs.c, for captures; graph_execs.c runs what they make. */
 struct graph_exec;
 CUresult cuda_graph_make(struct graph **graph);
 void cuda_graph_free(struct graph *graph);

@@ -3,14 +3,10 @@
  * were added, which is an order that every graph allows. Memory of a graph has its address from the beginning; what it
  * takes of the GPU's memory comes from one pool of all graphs, which grows at a launch and shrinks when it is trimmed.
  */
-#include "cuda.h"
+#include "graphs.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { NODE_KERNEL = 0, NODE_GRAPH = 4, NODE_ALLOCATE = 10, NODE_FREE = 11 };
-enum { FLAG_UPLOAD = 2, FLAGS_ALL = 15 };
-enum { MEMORY_USED, MEMORY_USED_HIGH, MEMORY_RESERVED, MEMORY_RESERVED_HIGH };
 
 struct pool_properties {
 	int type, handle_types;
@@ -36,50 +32,10 @@ struct kernel_parameters {
 	CUcontext context;
 };
 
-/* `used` from the launch of its node until it is freed, by a graph or by a call. */
-struct memory {
-	uint64_t address, size;
-	CUdevice device;
-	bool used;
-	struct memory *next;
-};
-
-struct graph_node {
-	uint32_t magic;
-	int type;
-	struct work *work;
-	struct memory *memory;
-	struct graph *child; /* a copy of its own */
-};
-
-struct nodes {
-	struct graph_node **all;
-	size_t count;
-	unsigned references;
-};
-
-/* An executable graph shares the nodes as they were. */
-struct graph {
-	uint32_t magic;
-	struct nodes *nodes;
-};
-
-struct graph_exec {
-	uint32_t magic;
-	struct nodes *nodes;
-	size_t count;
-};
-
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t cuda_graph_guard = PTHREAD_MUTEX_INITIALIZER;
 static struct memory *memories;
 
-#define GRAPH(graph)                                                                                                   \
-	READY();                                                                                                        \
-	if (!(graph) || (graph)->magic != MAGIC_GRAPH)                                                                  \
-	return CUDA_INVALID_VALUE
-
-/* With the guard held. */
-static void use(struct memory *memory, bool used)
+void cuda_graph_use(struct memory *memory, bool used)
 {
 	struct device *device = &cuda_devices[memory->device];
 	uint64_t charge = cuda_charge_of(memory->size);
@@ -92,24 +48,24 @@ static void use(struct memory *memory, bool used)
 	memory->used = used;
 }
 
-static void drop(struct nodes *nodes)
+void cuda_graph_drop(struct nodes *nodes)
 {
-	pthread_mutex_lock(&guard);
+	pthread_mutex_lock(&cuda_graph_guard);
 	bool last = --nodes->references == 0;
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&cuda_graph_guard);
 	for (size_t i = 0; last && i < nodes->count; i++) {
 		struct graph_node *node = nodes->all[i];
 		if (node->child)
 			cuda_graph_free(node->child);
 		if (node->type == NODE_ALLOCATE) {
-			pthread_mutex_lock(&guard);
-			use(node->memory, false);
+			pthread_mutex_lock(&cuda_graph_guard);
+			cuda_graph_use(node->memory, false);
 			for (struct memory **at = &memories; *at; at = &(*at)->next)
 				if (*at == node->memory) {
 					*at = node->memory->next;
 					break;
 				}
-			pthread_mutex_unlock(&guard);
+			pthread_mutex_unlock(&cuda_graph_guard);
 			cuda_forget(node->memory->address);
 			free(node->memory);
 		}
@@ -127,7 +83,7 @@ static CUresult add(struct graph *graph, struct graph_node wanted, CUgraphNode *
 {
 	struct nodes *nodes = graph->nodes;
 	struct graph_node *node = malloc(sizeof *node);
-	pthread_mutex_lock(&guard);
+	pthread_mutex_lock(&cuda_graph_guard);
 	struct graph_node **larger = node ? realloc(nodes->all, (nodes->count + 1) * sizeof *larger) : NULL;
 	if (larger) {
 		*node = wanted;
@@ -137,7 +93,7 @@ static CUresult add(struct graph *graph, struct graph_node wanted, CUgraphNode *
 		if (result)
 			*result = node;
 	}
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&cuda_graph_guard);
 	if (!larger)
 		free(node);
 	return larger ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
@@ -164,21 +120,21 @@ static CUresult add_memory(struct graph *graph, struct context *context, uint64_
 		return status;
 	}
 	*address = memory->address;
-	pthread_mutex_lock(&guard);
+	pthread_mutex_lock(&cuda_graph_guard);
 	memory->next = memories;
 	memories = memory;
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&cuda_graph_guard);
 	return add(graph, (struct graph_node){.type = NODE_ALLOCATE, .memory = memory}, result);
 }
 
 static CUresult add_free(struct graph *graph, uint64_t address, CUgraphNode *result)
 {
 	struct memory *found = NULL;
-	pthread_mutex_lock(&guard);
+	pthread_mutex_lock(&cuda_graph_guard);
 	for (struct memory *memory = memories; memory && !found; memory = memory->next)
 		if (memory->address == address)
 			found = memory;
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&cuda_graph_guard);
 	NEED(found);
 	return add(graph, (struct graph_node){.type = NODE_FREE, .memory = found}, result);
 }
@@ -241,7 +197,7 @@ CUresult cuda_graph_make(struct graph **result)
 void cuda_graph_free(struct graph *graph)
 {
 	graph->magic = 0;
-	drop(graph->nodes);
+	cuda_graph_drop(graph->nodes);
 	free(graph);
 }
 
@@ -348,179 +304,15 @@ EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, struct memory_par
 	return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *result, CUgraph graph, unsigned long long flags)
-{
-	NEED(result && flags <= FLAGS_ALL);
-	GRAPH(graph);
-	struct graph_exec *exec = calloc(1, sizeof *exec);
-	if (!exec)
-		return CUDA_OUT_OF_MEMORY;
-	pthread_mutex_lock(&guard);
-	*exec = (struct graph_exec){MAGIC_EXEC, graph->nodes, graph->nodes->count};
-	graph->nodes->references++;
-	pthread_mutex_unlock(&guard);
-	*result = exec;
-	return CUDA_SUCCESS;
-}
-
-/* The forms of CUDA 10 and 11: what went wrong is told in a log and by a node; here nothing can. */
-EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *result, CUgraph graph, CUgraphNode *failed, char *log, size_t size)
-{
-	if (failed)
-		*failed = NULL;
-	if (log && size)
-		*log = 0;
-	return cuGraphInstantiateWithFlags(result, graph, 0);
-}
-
-EXPORT CUresult cuGraphInstantiate(CUgraphExec *result, CUgraph graph, CUgraphNode *failed, char *log, size_t size)
-{
-	return cuGraphInstantiate_v2(result, graph, failed, log, size);
-}
-
-struct instantiation {
-	uint64_t flags;
-	CUstream upload;
-	CUgraphNode failed;
-	int result; /* 0: success, 1: an error that its return value describes */
-};
-
-EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *result, CUgraph graph, struct instantiation *wanted)
-{
-	CUresult cuGraphUpload(CUgraphExec exec, CUstream handle);
-	NEED(wanted);
-	CUresult status = cuGraphInstantiateWithFlags(result, graph, wanted->flags);
-	if (status == CUDA_SUCCESS && wanted->flags & FLAG_UPLOAD)
-		status = cuGraphUpload(*result, wanted->upload);
-	wanted->failed = NULL;
-	wanted->result = status != CUDA_SUCCESS;
-	return status;
-}
-
-EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
-{
-	READY();
-	NEED(exec && exec->magic == MAGIC_EXEC);
-	exec->magic = 0;
-	drop(exec->nodes);
-	free(exec);
-	return CUDA_SUCCESS;
-}
-
-/* Lets the pool grow to what the graph needs at once, beside what others use. */
-static CUresult reserve(const struct graph_exec *exec, CUdevice on)
-{
-	struct device *device = &cuda_devices[on];
-	CUresult result = CUDA_SUCCESS;
-	pthread_mutex_lock(&guard);
-	uint64_t now = device->graph_used, most = now;
-	for (size_t i = 0; i < exec->count; i++) {
-		const struct graph_node *node = exec->nodes->all[i];
-		if (node->type == NODE_ALLOCATE && !node->memory->used)
-			now += cuda_charge_of(node->memory->size);
-		else if (node->type == NODE_FREE)
-			now -= cuda_charge_of(node->memory->size);
-		most = now > most ? now : most;
-	}
-	uint64_t more = most > device->graph_reserved ? most - device->graph_reserved : 0;
-	if (more && !simgpu_charge(&cuda_view, device->gpu, cuda_instance(on), more, cuda_capacity(on)))
-		result = CUDA_OUT_OF_MEMORY;
-	else
-		device->graph_reserved += more;
-	if (device->graph_reserved > device->graph_reserved_high)
-		device->graph_reserved_high = device->graph_reserved;
-	pthread_mutex_unlock(&guard);
-	return result;
-}
-
 bool cuda_graph_freed(uint64_t address)
 {
 	bool freed = false;
-	pthread_mutex_lock(&guard);
+	pthread_mutex_lock(&cuda_graph_guard);
 	for (struct memory *memory = memories; memory; memory = memory->next)
 		if (memory->address == address && memory->used) {
-			use(memory, false);
+			cuda_graph_use(memory, false);
 			freed = true;
 		}
-	pthread_mutex_unlock(&guard);
+	pthread_mutex_unlock(&cuda_graph_guard);
 	return freed;
 }
-
-EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream handle)
-{
-	struct context *context;
-	struct stream *stream;
-	READY();
-	NEED(exec && exec->magic == MAGIC_EXEC);
-	CUresult result = cuda_stream(handle, &context, &stream);
-	return result == CUDA_SUCCESS ? reserve(exec, context->device) : result;
-}
-
-static CUresult run(struct context *context, struct stream *stream, const struct nodes *nodes, size_t count)
-{
-	CUresult result = CUDA_SUCCESS;
-	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-		const struct graph_node *node = nodes->all[i];
-		if (node->child) {
-			result = run(context, stream, node->child->nodes, node->child->nodes->count);
-		} else if (node->type == NODE_KERNEL) {
-			result = cuda_run(context, stream, node->work);
-		} else {
-			pthread_mutex_lock(&guard);
-			use(node->memory, node->type == NODE_ALLOCATE);
-			pthread_mutex_unlock(&guard);
-		}
-	}
-	return result;
-}
-
-EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
-{
-	struct context *context;
-	struct stream *stream;
-	READY();
-	NEED(exec && exec->magic == MAGIC_EXEC);
-	bool captured = false;
-	CUresult result = cuda_stream(handle, &context, &stream);
-	if (result == CUDA_SUCCESS)
-		result = cuda_capture_exec(stream, exec, &captured);
-	if (captured)
-		return result;
-	if (result == CUDA_SUCCESS)
-		result = reserve(exec, context->device);
-	pthread_mutex_lock(&cuda_guard);
-	if (result == CUDA_SUCCESS)
-		cuda_wait_queue(stream); /* a graph is not queued: it waits with its caller */
-	pthread_mutex_unlock(&cuda_guard);
-	return result == CUDA_SUCCESS ? run(context, stream, exec->nodes, exec->count) : result;
-}
-
-EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
-{
-	NEED(value && attribute >= MEMORY_USED && attribute <= MEMORY_RESERVED_HIGH);
-	CUresult result = cuda_valid_device(device);
-	if (result != CUDA_SUCCESS)
-		return result;
-	const struct device *own = &cuda_devices[device];
-	const uint64_t values[] = {own->graph_used, own->graph_used_high, own->graph_reserved, own->graph_reserved_high};
-	*(uint64_t *)value = values[attribute];
-	return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
-{
-	CUresult result = cuda_valid_device(device);
-	if (result != CUDA_SUCCESS)
-		return result;
-	struct device *own = &cuda_devices[device];
-	pthread_mutex_lock(&guard);
-	simgpu_uncharge(&cuda_view, own->gpu, own->graph_reserved - own->graph_used);
-	own->graph_reserved = own->graph_used;
-	pthread_mutex_unlock(&guard);
-	return CUDA_SUCCESS;
-}
-
-PER_THREAD(cuGraphInstantiateWithParams, _ptsz, (CUgraphExec *result, CUgraph graph, struct instantiation *wanted),
-	   (result, graph, wanted))
-PER_THREAD(cuGraphUpload, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))
-PER_THREAD(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))

@@ -89,10 +89,13 @@ uint8_t special_named(const struct token *name, const struct token *next, enum p
 uint64_t align_to(uint64_t value, uint64_t alignment);
 char *copy_name(struct parser *parser, const struct token *name);
 struct symbol *add_symbol(struct parser *parser, enum symbol_kind kind, const struct token *name);
-enum ptx_type declaration(struct parser *parser, uint32_t *alignment);
-uint64_t dimensions(struct parser *parser);
 void skip_block(struct parser *parser);
 void body(struct parser *parser);
+
+/* variables.c */
+enum ptx_type declaration(struct parser *parser, uint32_t *alignment);
+uint64_t dimensions(struct parser *parser);
+void variable(struct parser *parser, enum symbol_kind kind, bool constant, bool external);
 
 /* functions.c */
 enum linkage { LINK_STATIC, LINK_VISIBLE, LINK_WEAK, LINK_EXTERN };

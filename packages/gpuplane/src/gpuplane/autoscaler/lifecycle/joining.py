@@ -51,12 +51,12 @@ def registration_patch(claim: NodeClaim, node: Node) -> dict[str, Any]:
 
 def registered_taints(claim: NodeClaim, node: Node) -> tuple[Taint, ...]:
     """Return the taints of a node that is registered: its own without the unregistered one, and the claim's."""
-    kept = [taint for taint in node.spec.taints if taint.key != UNREGISTERED_TAINT]
+    others = [taint for taint in node.spec.taints if taint.key != UNREGISTERED_TAINT]
     if node.metadata.labels.get(DO_NOT_SYNC_TAINTS) == "true":
-        return tuple(kept)
-    known = {(taint.key, taint.effect) for taint in kept}
+        return tuple(others)
+    known = {(taint.key, taint.effect) for taint in others}
     wanted = (*claim.spec.taints, *claim.spec.startup_taints)
-    return (*kept, *(taint for taint in wanted if (taint.key, taint.effect) not in known))
+    return (*others, *(taint for taint in wanted if (taint.key, taint.effect) not in known))
 
 
 def lacks_unregistered_taint(node: Node) -> bool:

@@ -92,7 +92,7 @@ class Steering:
     async def _requesting(
         self, resource: str, size: int
     ) -> tuple[tuple[KubeletContainer, ...], AdmittedContainer | None] | None:
-        """The kubelet's containers, and the one that requests; None if API server or kubelet does not tell in time."""
+        """The kubelet's containers, and the one that requests; None where API server or kubelet is too late."""
         problem: object = f"no answer within {_PATIENCE_SECONDS:g} s"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):

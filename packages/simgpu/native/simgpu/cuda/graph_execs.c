@@ -1,0 +1,171 @@
+/* Executable graphs: made from graphs, launched into streams; and the pool that holds the memory of all graphs. */
+#include "graphs.h"
+
+#include <stdlib.h>
+
+enum { FLAG_UPLOAD = 2, FLAGS_ALL = 15 };
+enum { MEMORY_USED, MEMORY_USED_HIGH, MEMORY_RESERVED, MEMORY_RESERVED_HIGH };
+
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *result, CUgraph graph, unsigned long long flags)
+{
+	NEED(result && flags <= FLAGS_ALL);
+	GRAPH(graph);
+	struct graph_exec *exec = calloc(1, sizeof *exec);
+	if (!exec)
+		return CUDA_OUT_OF_MEMORY;
+	pthread_mutex_lock(&cuda_graph_guard);
+	*exec = (struct graph_exec){MAGIC_EXEC, graph->nodes, graph->nodes->count};
+	graph->nodes->references++;
+	pthread_mutex_unlock(&cuda_graph_guard);
+	*result = exec;
+	return CUDA_SUCCESS;
+}
+
+/* The forms of CUDA 10 and 11: what went wrong is told in a log and by a node; here nothing can. */
+EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *result, CUgraph graph, CUgraphNode *failed, char *log, size_t size)
+{
+	if (failed)
+		*failed = NULL;
+	if (log && size)
+		*log = 0;
+	return cuGraphInstantiateWithFlags(result, graph, 0);
+}
+
+EXPORT CUresult cuGraphInstantiate(CUgraphExec *result, CUgraph graph, CUgraphNode *failed, char *log, size_t size)
+{
+	return cuGraphInstantiate_v2(result, graph, failed, log, size);
+}
+
+struct instantiation {
+	uint64_t flags;
+	CUstream upload;
+	CUgraphNode failed;
+	int result; /* 0: success, 1: an error that its return value describes */
+};
+
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *result, CUgraph graph, struct instantiation *wanted)
+{
+	CUresult cuGraphUpload(CUgraphExec exec, CUstream handle);
+	NEED(wanted);
+	CUresult status = cuGraphInstantiateWithFlags(result, graph, wanted->flags);
+	if (status == CUDA_SUCCESS && wanted->flags & FLAG_UPLOAD)
+		status = cuGraphUpload(*result, wanted->upload);
+	wanted->failed = NULL;
+	wanted->result = status != CUDA_SUCCESS;
+	return status;
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	READY();
+	NEED(exec && exec->magic == MAGIC_EXEC);
+	exec->magic = 0;
+	cuda_graph_drop(exec->nodes);
+	free(exec);
+	return CUDA_SUCCESS;
+}
+
+/* Lets the pool grow to what the graph needs at once, beside what others use. */
+static CUresult reserve(const struct graph_exec *exec, CUdevice on)
+{
+	struct device *device = &cuda_devices[on];
+	CUresult result = CUDA_SUCCESS;
+	pthread_mutex_lock(&cuda_graph_guard);
+	uint64_t now = device->graph_used, most = now;
+	for (size_t i = 0; i < exec->count; i++) {
+		const struct graph_node *node = exec->nodes->all[i];
+		if (node->type == NODE_ALLOCATE && !node->memory->used)
+			now += cuda_charge_of(node->memory->size);
+		else if (node->type == NODE_FREE)
+			now -= cuda_charge_of(node->memory->size);
+		most = now > most ? now : most;
+	}
+	uint64_t more = most > device->graph_reserved ? most - device->graph_reserved : 0;
+	if (more && !simgpu_charge(&cuda_view, device->gpu, cuda_instance(on), more, cuda_capacity(on)))
+		result = CUDA_OUT_OF_MEMORY;
+	else
+		device->graph_reserved += more;
+	if (device->graph_reserved > device->graph_reserved_high)
+		device->graph_reserved_high = device->graph_reserved;
+	pthread_mutex_unlock(&cuda_graph_guard);
+	return result;
+}
+
+EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream handle)
+{
+	struct context *context;
+	struct stream *stream;
+	READY();
+	NEED(exec && exec->magic == MAGIC_EXEC);
+	CUresult result = cuda_stream(handle, &context, &stream);
+	return result == CUDA_SUCCESS ? reserve(exec, context->device) : result;
+}
+
+static CUresult run(struct context *context, struct stream *stream, const struct nodes *nodes, size_t count)
+{
+	CUresult result = CUDA_SUCCESS;
+	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+		const struct graph_node *node = nodes->all[i];
+		if (node->child) {
+			result = run(context, stream, node->child->nodes, node->child->nodes->count);
+		} else if (node->type == NODE_KERNEL) {
+			result = cuda_run(context, stream, node->work);
+		} else {
+			pthread_mutex_lock(&cuda_graph_guard);
+			cuda_graph_use(node->memory, node->type == NODE_ALLOCATE);
+			pthread_mutex_unlock(&cuda_graph_guard);
+		}
+	}
+	return result;
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
+{
+	struct context *context;
+	struct stream *stream;
+	READY();
+	NEED(exec && exec->magic == MAGIC_EXEC);
+	bool captured = false;
+	CUresult result = cuda_stream(handle, &context, &stream);
+	if (result == CUDA_SUCCESS)
+		result = cuda_capture_exec(stream, exec, &captured);
+	if (captured)
+		return result;
+	if (result == CUDA_SUCCESS)
+		result = reserve(exec, context->device);
+	pthread_mutex_lock(&cuda_guard);
+	if (result == CUDA_SUCCESS)
+		cuda_wait_queue(stream); /* a graph is not queued: it waits with its caller */
+	pthread_mutex_unlock(&cuda_guard);
+	return result == CUDA_SUCCESS ? run(context, stream, exec->nodes, exec->count) : result;
+}
+
+EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
+{
+	NEED(value && attribute >= MEMORY_USED && attribute <= MEMORY_RESERVED_HIGH);
+	CUresult result = cuda_valid_device(device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct device *own = &cuda_devices[device];
+	const uint64_t values[] = {own->graph_used, own->graph_used_high, own->graph_reserved, own->graph_reserved_high};
+	*(uint64_t *)value = values[attribute];
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+	CUresult result = cuda_valid_device(device);
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *own = &cuda_devices[device];
+	pthread_mutex_lock(&cuda_graph_guard);
+	simgpu_uncharge(&cuda_view, own->gpu, own->graph_reserved - own->graph_used);
+	own->graph_reserved = own->graph_used;
+	pthread_mutex_unlock(&cuda_graph_guard);
+	return CUDA_SUCCESS;
+}
+
+PER_THREAD(cuGraphInstantiateWithParams, _ptsz, (CUgraphExec *result, CUgraph graph, struct instantiation *wanted),
+	   (result, graph, wanted))
+PER_THREAD(cuGraphUpload, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))
+PER_THREAD(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream stream), (exec, stream))
