@@ -228,7 +228,8 @@ static bool ask(int gpu, uint64_t bytes, uint64_t *word)
 		struct sums sums = sum_up(gpu);
 		if (!limit || sums.held + sums.asking + bytes <= limit) {
 			ADD(*word, bytes);
-			STORE(part->asking, 0);
+			/* Behind the addition for whoever reads it, which is all that is needed, and costs less. */
+			__atomic_store_n(&part->asking, 0, __ATOMIC_RELEASE);
 			return true;
 		}
 		if (sums.held + bytes > limit && reaped)
@@ -253,10 +254,13 @@ static bool ask(int gpu, uint64_t bytes, uint64_t *word)
 
 bool slots_take(int gpu, uint64_t bytes, bool context)
 {
-	struct usage_gpu *part = &usage->slots[number].gpus[gpu];
+	struct usage_slot *slot = &usage->slots[number];
+	struct usage_gpu *part = &slot->gpus[gpu];
 	uint64_t *word = context ? &part->context : &part->held;
+	uint64_t generation = LOAD(limits->generation);
 	pthread_mutex_lock(&taking);
-	STORE(usage->slots[number].generation, LOAD(limits->generation));
+	if (LOAD(slot->generation) != generation)
+		STORE(slot->generation, generation);
 	bool taken = ask(gpu, bytes, word);
 	pthread_mutex_unlock(&taking);
 	return taken;

@@ -24,11 +24,15 @@ struct cost {
 };
 extern struct cost costs[COSTS_PLACES];
 
+struct gate;
+
 /* Of a thread on one GPU. */
 struct launches {
+	struct gate *gate;
 	int left, given; /* of its batch */
 	int64_t budget_ns;
 	bool unlimited;
+	uint64_t generation; /* of the limits, when it was found to be unlimited */
 	bool measuring;  /* `entry` is being launched: its end is marked behind it */
 	bool measured;   /* and that was done: wait for it before the next launch */
 	uint64_t key, began;
@@ -53,7 +57,10 @@ static inline bool costs_spend(struct launches *own, uint64_t key)
 	unsigned place = (unsigned)(key >> 52) % COSTS_PLACES;
 	if (own->left <= 0)
 		return false;
-	if (!own->unlimited) {
+	if (__builtin_expect(own->unlimited, 0)) {
+		if (own->generation != __atomic_load_n(&limits->generation, __ATOMIC_RELAXED))
+			return false;
+	} else {
 		if (__atomic_load_n(&costs[place].key, __ATOMIC_RELAXED) != key &&
 		    __atomic_load_n(&costs[place ^= 1].key, __ATOMIC_RELAXED) != key)
 			return false;

@@ -87,7 +87,8 @@ static pthread_mutex_t spares_guard = PTHREAD_MUTEX_INITIALIZER;
 static void thread_ended(void *launches)
 {
 	struct launches *own = launches;
-	gate_own = gate_measuring = own_launches = NULL;
+	gate_own = &gate_nothing;
+	gate_measuring = own_launches = NULL;
 	pthread_mutex_lock(&spares_guard);
 	for (int gpu = 0; gpu < PAGE_GPUS; gpu++)
 		for (int i = 0; own[gpu].context && i < SPARES; i++)

@@ -4,11 +4,12 @@
 #include <string.h>
 #include <time.h>
 
-#define LOOK_AGAIN_NS 100000000ull /* whoever has no limit looks that often whether there is one now */
+#define UNLIMITED_BATCH 1024 /* launches of whoever has no limit, before they are counted */
 
 struct gate gates[PAGE_GPUS];
 struct gate *gate_only;
-__thread struct launches *gate_own;
+struct launches gate_nothing = {.gate = gates};
+__thread struct launches *gate_own = &gate_nothing;
 
 static __thread struct gate *gate_inside; /* whose graph this thread is launching */
 
@@ -57,6 +58,7 @@ void gate_setup(int devices)
 void gate_forget(void)
 {
 	gate_only = NULL;
+	gate_own = &gate_nothing;
 	for (int i = 0; i < PAGE_GPUS; i++)
 		turn_forget(&gates[i].turn);
 }
@@ -153,16 +155,18 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 		return false;
 	if (gate == gate_only)
 		gate_own = own;
+	own->gate = gate;
+	own->generation = LOAD(limits->generation);
 	own->unlimited = !LOAD(limits->gpus[gpu].core);
 	if (own->unlimited) {
-		STORE(gate->until, gate_counter() + gate_counts(LOOK_AGAIN_NS));
-		refill(own, gpu, 1 << 20);
+		STORE(gate->until, UINT64_MAX);
+		refill(own, gpu, UNLIMITED_BATCH);
 		own->left--;
 		return true;
 	}
 	/* With several GPUs each launch comes here. */
 	if (gate != gate_only && entered && own->given <= COSTS_BATCH && !graph && !captures_any() &&
-	    gate_counter() < LOAD(gate->until) && costs_spend(own, key)) {
+	    LOAD(gate->until) && costs_spend(own, key)) {
 		__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
 		return true;
 	}

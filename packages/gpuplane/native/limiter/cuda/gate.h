@@ -2,10 +2,11 @@
  * The way to a GPU's time, that every launch passes (launch.c, graph.c), its slow side (gate.c), the work in
  * flight (flight.c), and the threads that end a turn (keeper.c).
  *
- * A launch goes straight through while the turn lasts, its kernel is known to be short, the thread has launches left of its
- * batch (costs.h), its stream is in the book, and no stream is captured: a few shared loads and a comparison with the
- * processor's counter. Otherwise it comes to gate_wait, which bounds what is in flight and waits for the next turn. A
- * thread that is between the check and the driver when the gate closes may be one kernel late.
+ * A launch goes straight through while the keeper has not closed the gate, its kernel is known to be short, the thread has
+ * launches left of its batch (costs.h), its stream is in the book, and no stream is captured: a few shared loads, since a look
+ * at the clock costs as much as all of them. Otherwise it comes to gate_wait, which looks at the clock, bounds what is in
+ * flight and waits for the next turn. So if the keeper is late, a thread is at most the rest of a batch late; one that is
+ * between the check and the driver when the gate closes, or when a capture begins, may be one short kernel late.
  */
 #ifndef GPUPLANE_GATE_H
 #define GPUPLANE_GATE_H
@@ -31,7 +32,7 @@ enum gate_state {
 
 /* One for each GPU. All under `lock`, except until and touched. */
 struct gate {
-	uint64_t until;   /* processor's counter; launches pass before it */
+	uint64_t until;   /* processor's counter, where the turn ends; 0: no launch passes without a look */
 	bool touched;     /* something was launched */
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* for launches that wait */
@@ -50,10 +51,11 @@ struct gate {
 	int context_count;
 };
 
-/* The gate of the only GPU, when there is only one: what the fast path looks at. NULL: it looks at nothing. */
+/* The gate of the only GPU, when there is only one. */
 extern struct gate *gate_only;
 extern struct gate gates[PAGE_GPUS];
-/* What this thread launches on the GPU of gate_only; NULL before its first launch. */
+/* What this thread launches on the GPU of gate_only; before its first launch gate_nothing, with none left. */
+extern struct launches gate_nothing;
 extern __thread struct launches *gate_own;
 
 static inline uint64_t gate_counter(void)
@@ -76,18 +78,16 @@ uint64_t gate_counts(uint64_t nanoseconds);
 /* False: the launch must not be made, since limits cannot be kept. */
 bool gate_wait(CUstream stream, uint64_t key);
 
-static inline bool gate_pass(CUstream stream, const void *function, uint64_t blocks)
+/* Whether a launch goes straight through. It was measured then, so the driver has its function. */
+static inline bool gate_quick(CUstream stream, uint64_t key)
 {
-	struct gate *gate = __atomic_load_n(&gate_only, __ATOMIC_RELAXED);
 	struct launches *own = gate_own;
-	uint64_t key = costs_key(function, blocks);
-	if (__builtin_expect(gate && own && streams_known(stream) && !captures_any(), 1) &&
-	    __builtin_expect(gate_counter() < __atomic_load_n(&gate->until, __ATOMIC_RELAXED), 1) &&
-	    __builtin_expect(costs_spend(own, key), 1)) {
-		__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
-		return true;
-	}
-	return gate_wait(stream, key);
+	if (__builtin_expect(!streams_known(stream) || captures_any(), 0) ||
+	    __builtin_expect(!__atomic_load_n(&own->gate->until, __ATOMIC_RELAXED), 0) ||
+	    __builtin_expect(!costs_spend(own, key), 0))
+		return false;
+	__atomic_store_n(&own->gate->touched, true, __ATOMIC_RELAXED);
+	return true;
 }
 
 /* Behind the launch: the end of what is measured, and while a capture is open a mark. */

@@ -6,7 +6,7 @@
  *
  * - A thread marks a stream right behind its own launch, where the program itself has just used it. No other thread of
  *   the limiter touches a stream, so none meets one that has ended or has begun to be captured.
- * - Every launch is marked that was made while a capture was open; streams_mark_all marks those before the first capture.
+ * - Every launch is marked that began while a capture was open; streams_mark_all marks those before the first capture.
  * - A mark never lies in a captured stream. What cannot be marked is waited for at once: the limit holds.
  */
 #ifndef GPUPLANE_STREAMS_H
