@@ -185,6 +185,23 @@ def fetch(url: str) -> str:
         return text
 
 
+@pytest.mark.parametrize(("node", "privileged"), [("sim-1", False), ("sim-2", True), ("sim-3", False)])
+async def test_the_exporter_measures_every_gpu_without_privilege_where_the_runtime_adds_them(story, node, privileged):
+    gpunode = next(found for found in await story.ready() if found.metadata.name == node)
+    pods = await story.operand_pods(node)
+    exporter = next(p for p in pods if p.metadata.name.startswith("nvidia-dcgm-exporter-"))
+    path = Pod.RESOURCE.path(exporter.metadata.namespace, exporter.metadata.name)
+    spec = json.loads(await story.client.request("GET", path))["spec"]
+    assert [bool(c["securityContext"].get("privileged")) for c in spec["containers"]] == [privileged]
+    assert (spec.get("runtimeClassName") == "nvidia") is not privileged
+    text = fetch(f"http://{exporter.status.pod_ip}:9400/metrics")
+    measured = re.findall(r'^DCGM_FI_DEV_POWER_USAGE\{.*UUID="([^"]+)"', text, re.MULTILINE)
+    assert sorted(measured) == sorted(gpu.uuid for gpu in gpunode.status.gpus)
+    assert text.count("\ngpuplane_gpu_lost{") == len(gpunode.status.gpus)
+    profiled = re.findall(r"^DCGM_FI_PROF_GR_ENGINE_ACTIVE\{", text, re.MULTILINE)
+    assert len(profiled) == len(gpunode.status.gpus)
+
+
 async def test_the_exporter_names_the_pod_that_holds_a_gpu(story):
     await story.ready()
     name = "holder"

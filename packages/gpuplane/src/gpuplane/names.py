@@ -104,6 +104,7 @@ GPU_PRESENT_LABEL: Final = "nvidia.com/gpu.present"  # "true" on nodes with an N
 MPS_LABEL: Final = "nvidia.com/mps.capable"  # "true" on a node whose replicas are clients of MPS
 DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."  # begins the gates, one for each operand
 DEPLOY_OPERANDS_LABEL: Final = DEPLOY_PREFIX + "operands"  # "false" is the node's opt-out
+RUNTIME_CLASS_LABEL: Final = "gpuplane.dev/runtime-class.nvidia"  # "true": pods of RuntimeClass nvidia can run
 DRIVER_OWNER_LABEL: Final = "nvidia.com/gpu-operator.driver.owner"  # the NVIDIADriver that a node has its driver from
 NOT_READY_TAINT: Final = "nvidia.com/gpu-not-ready"  # on nodes not ready yet, with operator.notReadyTaint
 SHARED_TAINT: Final = "nvidia.com/gpu-shared"  # of node pools whose GPUs are shared; operands tolerate it
@@ -179,6 +180,7 @@ MPS_ROOT: Final = "/run/nvidia/mps"  # on a node: pipes and logs of its MPS cont
 MPS_ROOT_ENV: Final = "MPS_ROOT"  # another place for it, on the host
 MPS_PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"  # where a client of MPS finds its daemon
 MPS_LOG_ENV: Final = "CUDA_MPS_LOG_DIRECTORY"  # where a control daemon writes control.log
+RUNTIME_HANDLER: Final = "nvidia"  # NVIDIA's runtime in RuntimeClasses and in configurations of container runtimes
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"  # the GPUs of a container, for runtimes that go by it
 
 # -- paths on a host, relative to its root -----------------------------------------------------------------------

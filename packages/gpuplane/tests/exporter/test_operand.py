@@ -71,25 +71,37 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
         connection.close()
 
 
-@asynccontextmanager
-async def exporting(given: OperandContext) -> AsyncIterator[Callable[..., Any]]:
-    task = asyncio.create_task(run(given))
+class Exporting:
+    """Asks a running exporter."""
 
-    async def ask(path: str, method: str = "GET", port: int | None = given.port) -> tuple[int, str]:
+    def __init__(self, given: OperandContext) -> None:
+        self._given = given
+        self.task = asyncio.create_task(run(given))
+
+    async def __call__(self, path: str, method: str = "GET", port: int | None = None) -> tuple[int, str]:
+        port = port or self._given.port
         assert port is not None
         while True:
             try:
                 return await asyncio.to_thread(get, port, path, method)
             except ConnectionRefusedError:
-                if task.done():
+                if self.task.done():
                     raise
                 await asyncio.sleep(0.01)
 
+    async def ended(self) -> None:
+        """Returns when the exporter has ended, or raises its error."""
+        await asyncio.wait_for(asyncio.shield(self.task), 30)
+
+
+@asynccontextmanager
+async def exporting(given: OperandContext) -> AsyncIterator[Exporting]:
+    ask = Exporting(given)
     try:
         yield ask
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        ask.task.cancel()
+        await asyncio.gather(ask.task, return_exceptions=True)
 
 
 async def test_metrics_are_read_when_they_are_asked_for() -> None:
@@ -138,6 +150,37 @@ async def test_what_only_a_new_process_heals_ends_this_one() -> None:
 
     with pytest.raises(Terminal, match="another version"):
         await run(context(open_gpus))
+
+
+async def test_a_container_ends_when_the_specification_of_its_devices_changes(tmp_path: Path) -> None:
+    path, new = tmp_path / "management.nvidia.com-gpu.json", tmp_path / "new"
+    path.write_text('{"devices": 1}')
+    given = context(one_gpu, cdi_specification=path)
+    async with exporting(given) as ask:
+        assert (await ask("/health"))[0] == 200
+        new.write_text('{"devices": 1}')
+        new.rename(path)  # the toolkit writes the same again
+        assert (await ask("/health"))[0] == 200
+        path.unlink()  # a toolkit that leaves takes no device from a container
+        assert (await ask("/health"))[0] == 200
+        new.write_text('{"devices": 2}')
+        new.rename(path)
+        with pytest.raises(Terminal, match="devices of the node changed"):
+            await ask.ended()
+
+
+async def test_a_container_that_was_created_before_its_specification_ends_when_there_is_one(tmp_path: Path) -> None:
+    """As after a reboot: /run is empty, and the kubelet starts the pods that were there."""
+    path = tmp_path / "management.nvidia.com-gpu.json"
+
+    def no_driver() -> FakeGPUs:
+        raise Retryable("no driver")
+
+    async with exporting(context(no_driver, cdi_specification=path)) as ask:
+        assert (await ask("/health"))[0] == 503
+        path.write_text('{"devices": 1}')
+        with pytest.raises(Terminal, match="devices of the node changed"):
+            await ask.ended()
 
 
 async def test_other_paths_and_methods() -> None:

@@ -199,6 +199,30 @@ async def test_pods_of_runtime_class_nvidia_get_their_gpus_from_nvidias_own_runt
     assert len(await story.listed_devices("one", {}, {names.GPU_RESOURCE: "1"})) == 1
 
 
+async def test_the_exporter_measures_without_privilege_and_names_the_pod_that_holds_a_gpu(story: Story) -> None:
+    gpunode = await story.ready()
+    await story.create("holder", HOLD, 1)
+    held = await until_said(story, "holder")
+    (exporter,) = await story.client.list(Pod, NAMESPACE, labels="app.kubernetes.io/component=dcgm-exporter")
+    spec = json.loads(await story.client.request("GET", Pod.RESOURCE.path(NAMESPACE, exporter.metadata.name)))["spec"]
+    [container] = spec["containers"]
+    assert "privileged" not in container["securityContext"] and spec["runtimeClassName"] == "nvidia"
+    process = story.node.run("pgrep", "--oldest", "--full", "run exporter").stdout.strip()
+    status = story.node.run("cat", f"/proc/{process}/status").stdout
+    found = dict(line.split(":\t", 1) for line in status.splitlines())
+    assert (int(found["CapEff"], 16), found["NoNewPrivs"], found["Seccomp"]) == (0, "1", "2")
+    fetch = (
+        f"import urllib.request as r; print(r.urlopen('http://{exporter.status.pod_ip}:9400/metrics').read().decode())"
+    )
+    text = story.node.run("python3", "-c", fetch).stdout
+    lines = [line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_POWER_USAGE{")]
+    assert len(lines) == len(gpunode.status.gpus)
+    assert all(any(f'UUID="{gpu.uuid}"' in line for line in lines) for gpu in gpunode.status.gpus)
+    [named] = [line for line in lines if 'pod="holder"' in line]
+    assert held.removeprefix("GPU ") in named.replace("-", "")
+    await story.delete("holder")
+
+
 async def registrations(story: Story) -> int:
     """How often the device plugin's container has registered; -1 while no kubelet shows its log."""
     try:

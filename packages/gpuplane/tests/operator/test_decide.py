@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.api.gpunode import GPU, GPUNodeStatus, Stage, StageName, StageState, view
+from gpuplane.api.gpunode import GPU, GPUNodeStatus, Machine, Stage, StageName, StageState, view
 from gpuplane.operator.decide import GPU_LABELLED, NodePlan, decide
 from gpuplane.operator.nodes import FREE_SECONDS, Settling
 from gpuplane.operator.observed import ObservedNode, OperandPod
@@ -88,6 +88,28 @@ def test_gpus_are_known_however_node_feature_discovery_spells_them(spelling: str
     system = {name: value for name, value in GPU_NODE.items() if name not in names.PCI_PRESENT_LABELS}
     assert decide(node(labels={**system, spelling: "false"}), NOW).empty
     assert decide(node(labels={**system, spelling: "true"}), NOW).labels[GATE["driver"]] == "true"
+
+
+@pytest.mark.parametrize(
+    ("handlers", "toolkit", "label"),
+    [
+        (("nvidia", "nvidia-cdi"), StageState.DONE, "true"),
+        (("nvidia-cdi",), StageState.DONE, None),
+        ((), StageState.DONE, None),
+        (None, StageState.DONE, None),
+        (("nvidia",), StageState.FAILED, None),
+        (("nvidia",), StageState.REMOVED, None),
+    ],
+)
+def test_a_node_with_nvidias_runtime_is_labelled_for_its_runtime_class(
+    handlers: tuple[str, ...] | None, toolkit: StageState, label: str | None
+) -> None:
+    have = status(S.DISCOVERED, S.DRIVER)
+    stages = {**have.stages, "toolkit": Stage(state=toolkit, since=NOW, reason="X")}
+    seen = msgspec.structs.replace(have, stages=stages, machine=Machine(handlers=handlers))
+    for before in ({}, {names.RUNTIME_CLASS_LABEL: "true"}):
+        found = node(status=seen, labels={**GPU_NODE, **before})
+        assert applied(found, decide(found, NOW)).labels.get(names.RUNTIME_CLASS_LABEL) == label
 
 
 @pytest.mark.parametrize("changes", [{"labels": {}}, {"enabled": frozenset()}])

@@ -7,17 +7,68 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicySpec
 from gpuplane.operator.exporter_objects import wants_monitor
 from gpuplane.operator.operands import manifests
+from kubekit.scheduling.selectors import compile_node_terms
 
 
 def made(monitored: bool = False, **exporter: Any) -> dict[str, dict[str, Any]]:
     """Kind -> manifest, of what is made for the exporter."""
-    spec = msgspec.convert({"dcgmExporter": exporter}, ClusterPolicySpec)
+    return shaped({"dcgmExporter": exporter}, monitored=monitored)
+
+
+def shaped(
+    policy: dict[str, Any], name: str = "nvidia-dcgm-exporter", *, monitored: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Kind -> manifest, of the exporter's objects of this name under a policy."""
+    spec = msgspec.convert(policy, ClusterPolicySpec)
     owner = {"kind": "ClusterPolicy", "name": "p", "uid": "1", "apiVersion": "nvidia.com/v1", "controller": True}
     every = manifests(spec, {}, image="i", owner=owner, monitored=monitored and wants_monitor(spec))
-    return {m["kind"]: m for m in every if m["metadata"]["name"] == "nvidia-dcgm-exporter"}
+    return {m["kind"]: m for m in every if m["metadata"]["name"] == name}
+
+
+@pytest.mark.parametrize("name", ["nvidia-dcgm-exporter", "nvidia-dcgm-exporter-privileged"])
+def test_both_exporters_follow_the_policy_and_are_the_services(name: str) -> None:
+    policy = {"dcgmExporter": {"env": [{"name": "X", "value": "1"}], "config": {"name": "fields"}, "hostPID": True}}
+    template = shaped(policy, name)["DaemonSet"]["spec"]["template"]
+    [container] = template["spec"]["containers"]
+    assert {"name": "X", "value": "1"} in container["env"] and template["spec"]["hostPID"]
+    assert [arg for arg in container["args"] if arg.startswith("--config=")]
+    assert made()["Service"]["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+
+
+def test_a_node_has_one_of_the_two_exporters() -> None:
+    plain, privileged = (
+        shaped({}, name)["DaemonSet"]["spec"]["template"]["spec"]
+        for name in ("nvidia-dcgm-exporter", "nvidia-dcgm-exporter-privileged")
+    )
+    gate = {"nvidia.com/gpu.deploy.dcgm-exporter": "true"}
+    for labels, chosen in ((gate, privileged), ({**gate, names.RUNTIME_CLASS_LABEL: "true"}, plain), ({}, None)):
+        found = [one for one in (plain, privileged) if _selects(one, labels)]
+        assert found == ([] if chosen is None else [chosen]), labels
+
+
+def _selects(pod: dict[str, Any], labels: dict[str, str]) -> bool:
+    affinity = pod.get("affinity", {}).get("nodeAffinity", {})
+    terms = compile_node_terms(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    chosen = pod["nodeSelector"].items() <= labels.items()
+    return chosen and (terms is None or any(term.matches("n", labels) for term in terms))
+
+
+def test_an_exporter_without_privilege_reads_where_the_policy_says() -> None:
+    jobs = {"enabled": True, "directory": "/jobs"}
+    places = {"kubeletRootDir": "/data/kubelet", "rootFS": "/root"}
+    policy = {"hostPaths": places, "dcgmExporter": {"hpcJobMapping": jobs}}
+    pod = shaped(policy)["DaemonSet"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    sources = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    mounts = {sources[mount["name"]]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts["/root/data/kubelet/pod-resources"] == "/host/data/kubelet/pod-resources"
+    assert "--kubelet-dir=/host/data/kubelet" in container["args"]
+    assert mounts["/root/jobs"] == "/jobs"
+    assert mounts["/root/var/run/cdi"] == "/host/var/run/cdi"
 
 
 def test_by_default_a_service_and_no_monitor() -> None:

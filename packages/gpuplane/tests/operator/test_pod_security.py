@@ -30,7 +30,7 @@ PRIVILEGED: Final = {
     "operator-validator": "opens every GPU before a CDI specification is proved",
     "device-plugin": "opens every GPU, reads the processes of other containers, serves in the kubelet's directory",
     "mps-control-daemon": "mounts shared memory for all containers and serves processes of other containers",
-    "dcgm-exporter": "opens every GPU and MIG device, also those that appear while it runs",
+    "dcgm-exporter-privileged": "has its GPUs from the host where no container runtime adds them by RuntimeClass",
     "gpu-feature-discovery": "opens every GPU and MIG device, also those that appear while it runs",
 }
 WRITES_ITS_ROOT: Final = THEIRS
@@ -39,6 +39,10 @@ NO_MEMORY_LIMIT: Final = {
     **THEIRS,
     "driver": "compiles kernel modules, which takes as much memory as the compiler likes",
     "mps-control-daemon": "its servers hold memory of their clients, which would all end with it",
+}
+ROOT: Final = {
+    "dcgm-exporter": "the kubelet's socket of pod resources is root's",
+    "nvidia-cuda-validator": "the image of the policy may be one that runs as root, as the pods of tenants do",
 }
 HOST_NAMESPACES: Final = {
     "driver": "finds the processes that hold a driver",
@@ -117,6 +121,19 @@ def test_the_others_have_no_capability(pod: Pod, container: dict[str, Any]) -> N
     assert context["allowPrivilegeEscalation"] is False and context["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_the_others_are_no_root() -> None:
+    assert {one["name"] for _, one in CONFINED if not one["securityContext"].get("runAsNonRoot")} == ROOT.keys()
+
+
+def test_an_exporter_without_privilege_has_no_part_of_the_host_but_two_directories() -> None:
+    exporter, *_ = [pod for pod, one in CONFINED if one["name"] == "dcgm-exporter"]
+    assert [one["hostPath"]["path"] for one in exporter["volumes"]] == [
+        "/var/lib/kubelet/pod-resources",
+        "/var/run/cdi",
+    ]
+    assert all(mount["readOnly"] for mount in exporter["containers"][0]["volumeMounts"])
+
+
 def test_every_container_requests_processor_and_memory() -> None:
     assert lacking(lambda one: {"cpu", "memory"} <= one.get("resources", {}).get("requests", {}).keys()) == set(
         NO_REQUESTS
@@ -138,7 +155,7 @@ def test_the_operands_of_a_node_request_little() -> None:
         if manifest["kind"] == "DaemonSet"
         for one in containers(manifest["spec"]["template"]["spec"])
     ]
-    assert len(asked) == 8
+    assert len(asked) == 8 + 1, "of the two exporters a node has one"
     assert 1000 * sum(parse_quantity(one["cpu"]) for one in asked) <= NODE_MILLI_CPU
     assert sum(parse_quantity(one["memory"]) for one in asked) <= NODE_MEMORY_MIB << 20
 

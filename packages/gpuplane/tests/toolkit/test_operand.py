@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from gpuplane import names
 from gpuplane.host import DriverReady
 from gpuplane.toolkit import applying, run, uninstall
+from gpuplane.toolkit.facts import RUNTIMES
 from kubekit.errors import Retryable
 from kubekit.kube import NotFound, Unreachable
 from packages.gpuplane.tests.toolkit.conftest import LIB
@@ -36,7 +38,7 @@ async def test_success_is_one_write_and_a_restart_writes_nothing(world: Any, tre
     (write,) = world.client.writes
     assert write["manager"] == "gpuplane-toolkit"
     assert write["stages"]["toolkit"]["state"] == "done"
-    assert write["machine"] == {"runtime": "docker", "runtimeVersion": "24.0.7"}
+    assert write["machine"] == {"runtime": "docker", "runtimeVersion": "24.0.7", "handlers": ()}
     await stop(task)
     whole = tree_of(world.root)
     task = asyncio.create_task(run(world.context()))
@@ -48,6 +50,29 @@ async def test_success_is_one_write_and_a_restart_writes_nothing(world: Any, tre
     await uninstall(world.context())
     assert tree_of(world.root) == before
     assert world.client.writes[-1]["stages"]["toolkit"]["state"] == "removed"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "programs", "nri", "handlers"),
+    [
+        ("containerd://2.1.4", True, "", tuple(RUNTIMES)),
+        ("containerd://1.7.24", True, "", tuple(RUNTIMES)),
+        ("cri-o://1.33.1", True, "", tuple(RUNTIMES)),
+        ("containerd://2.1.4", False, "", ()),
+        ("containerd://2.1.4", True, "true", ()),
+        ("docker://28.5.1", True, "", ()),
+    ],
+)
+async def test_the_runtimes_that_a_runtime_class_may_choose_are_reported(
+    make_world: Any, tmp_path: Path, runtime: str, programs: bool, nri: str, handlers: tuple[str, ...]
+) -> None:
+    world = make_world(tmp_path, programs=programs)
+    world.write("usr/sbin/runc", "elf")
+    world.write(names.NRI_SOCKET, "")
+    world.client.runtime = runtime
+    task = await started(world, lambda: world.client.writes, environment={names.NRI_ENV: nri})
+    await stop(task)
+    assert world.client.writes[-1]["machine"]["handlers"] == handlers
 
 
 async def test_what_somebody_undoes_is_done_again_without_a_word(world: Any) -> None:

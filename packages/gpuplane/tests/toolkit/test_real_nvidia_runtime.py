@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.names import CDI_MANAGEMENT_KIND
 from gpuplane.toolkit import apply, health, observe, plan
 from gpuplane.toolkit.applying import unconfigure
 from gpuplane.toolkit.cdi_spec import SPEC
@@ -73,6 +74,7 @@ async def test_pods_get_their_gpus_from_nvidias_runtime_and_it_goes_again(tmp_pa
         await configure(machine, runtime, set_as_default=False)
         assert await gpus_of(cri, "class", "nvidia", "GPU-0") == ONE
         assert await gpus_of(cri, "all", "nvidia", "all") == BOTH
+        assert await gpus_of(cri, "managing", "nvidia", f"{CDI_MANAGEMENT_KIND}=all") == BOTH  # as the exporter asks
         assert await gpus_of(cri, "class-cdi", "nvidia-cdi", "0") == ONE
         assert await gpus_of(cri, "class-legacy", "nvidia-legacy", "0") == ONE
         assert await gpus_of(cri, "no-gpu", "nvidia") == set()

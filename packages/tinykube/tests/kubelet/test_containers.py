@@ -145,6 +145,24 @@ async def test_users_and_groups(launcher: Launcher, root: Path) -> None:
     )
 
 
+@namespaces
+async def test_a_container_sees_the_bus_of_its_machine(launcher: Launcher, root: Path) -> None:
+    wanted = sorted(path.name for path in (root / "sys/bus/pci/devices").iterdir())
+    assert (await run(launcher, root, "ls /sys/bus/pci/devices"))[1].split() == wanted
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation.NONE])
+async def test_directories_that_are_there_for_mounts_lead_to_them(root: Path, isolation: Isolation | None) -> None:
+    launcher = Launcher(root, Records(root.parent / "containers"), isolation)
+    (root / "etc/one").write_text("one\n")
+    (root / "opt/two").write_text("two\n")
+    mounts = (BindMount(str(root / "etc"), "/host/a/etc"), BindMount(str(root / "opt"), "/host/a/etc/systemd"))
+    script = 'place=/host/a; cat "$place"/etc/one; ls /host'
+    assert (await run(launcher, root, script, mounts=mounts[:1]))[1] == "one\na\n"
+    assert (await run(launcher, root, "cat /host/a/etc/one /host/a/etc/systemd/two", mounts=mounts))[1] == "one\ntwo\n"
+    assert not (root / "etc/systemd/two").exists()
+
+
 @pytest.mark.parametrize("isolation", [None, Isolation.NONE])
 async def test_exit_codes_and_signals(root: Path, isolation: Isolation | None) -> None:
     launcher = Launcher(root, Records(root.parent / "containers"), isolation)

@@ -33,6 +33,7 @@ _OPERANDS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
     "mps-control-daemon": ("gpuplane.mps", "run", {"make_daemons": replaced.NoDaemons}),
     "exporter": ("gpuplane.exporter.operand", "run", {"serve": replaced.serve_nobody}),
 }
+_FLAGS: Final = ("--host-root", "--kubelet-dir", "--port", "--config", "--cdi-specification")
 _TOKEN_SECONDS: Final = 24 * 3600
 
 
@@ -176,14 +177,16 @@ def operand(
     module, function, given = _OPERANDS[name]
     if "--uninstall" in options:
         module, function, given = module.removesuffix(".operand"), "uninstall", {}
+    specification = options.get("--cdi-specification", "")
     env: Mapping[str, str] = {variable.name: variable.value for variable in container.env}
     context = OperandContext(
         node_name=pod.spec.node_name,
         namespace=pod.metadata.namespace,
         client=client,
         now=now,
-        host_root=node_path(pod, container, root, options.get("--host-root", "/host")),
+        host_root=node_path(pod, container, root, options["--host-root"]) if "--host-root" in options else root,
         kubelet_dir=root / "var/lib/kubelet",
+        cdi_specification=node_path(pod, container, root, specification) if specification else None,
         config=files_path(pod, container, root, options["--config"]) if "--config" in options else None,
         port=int(options["--port"]) if "--port" in options else None,
         pod_name=pod.metadata.name,
@@ -214,7 +217,7 @@ def _options(words: list[str]) -> dict[str, str]:
         if flag == "--uninstall":
             options[flag] = ""
             continue
-        if flag not in ("--host-root", "--kubelet-dir", "--port", "--config") or (not equals and not rest):
+        if flag not in _FLAGS or (not equals and not rest):
             raise InvalidInput(f"unknown or incomplete argument {flag}", where="container arguments")
         options[flag] = value if equals else rest.pop(0)
     return options

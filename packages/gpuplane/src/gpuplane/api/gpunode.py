@@ -150,6 +150,7 @@ class Machine(Struct):
     arch: architecture, as amd64
     driver: version of the loaded driver
     cuda: highest CUDA version that the driver supports
+    handlers: names of the runtimes that a RuntimeClass may choose and that bring GPUs, as nvidia; by the toolkit
     """
 
     os: str = ""
@@ -159,6 +160,7 @@ class Machine(Struct):
     arch: str = ""
     driver: str = ""
     cuda: str = ""
+    handlers: tuple[str, ...] | None = None
 
 
 class Summary(Struct):

@@ -45,7 +45,9 @@ OPERANDS: Final[dict[str, ComponentCommand]] = {
         "gpuplane.mps", "runs MPS where this node's configuration shares GPUs by it", (*_NODE, "config")
     ),
     "exporter": ComponentCommand(
-        "gpuplane.exporter", "serves DCGM metrics of this node's GPUs", (*_NODE, "kubelet-dir", "config", "port")
+        "gpuplane.exporter",
+        "serves DCGM metrics of this node's GPUs",
+        (*_NODE, "kubelet-dir", "config", "port", "cdi-specification"),
     ),
 }
 OTHERS: Final[dict[str, ComponentCommand]] = {

@@ -94,6 +94,7 @@ def _operand(options: Namespace, component: ComponentCommand) -> Run:
                 host_root=options.host_root,
                 kubelet_dir=getattr(options, "kubelet_dir", Path("/var/lib/kubelet")),
                 config=getattr(options, "config", None),
+                cdi_specification=getattr(options, "cdi_specification", None),
                 port=getattr(options, "port", None),
                 address=os.environ.get("POD_IP", ""),
                 pod_name=os.environ.get("POD_NAME", ""),

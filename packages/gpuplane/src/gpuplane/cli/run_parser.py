@@ -22,6 +22,11 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     },
     "config": {"type": Path, "metavar": "FILE", "help": "the component's configuration file"},
     "port": {"type": int, "help": "port to serve on"},
+    "cdi-specification": {
+        "type": Path, "metavar": "FILE",
+        "help": "the CDI specification that its container has its GPUs from: it ends when it changes, for a container "
+        "with the new ones",
+    },
     "lease-duration": {
         "type": int, "default": 15, "metavar": "SECONDS",
         "help": "how long another replica waits for one that is silent (default: 15)",

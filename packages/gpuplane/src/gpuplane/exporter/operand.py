@@ -5,6 +5,8 @@ Invariants:
 - Everything is read when it is asked for; nothing runs between scrapes. Scrapes that come together share one reading.
 - Never an old value: while the driver is away the answer is 503 with the reason.
 - A list of fields that becomes wrong while it is served changes nothing: the one before stays, and the log says why.
+- A container that has its GPUs from a CDI specification keeps those of its creation. The exporter ends when the
+  specification changes, and the kubelet starts another container, with the new ones.
 - Nothing is written to the API server: that the exporter works is seen at its pod's readiness.
 """
 
@@ -31,7 +33,7 @@ from gpuplane.exporter.settings import Settings
 from gpuplane.hardware import GPUFacts, GPUSource, Sample
 from gpuplane.host import Host, HostError, gpu_addresses
 from gpuplane.operand import OperandContext
-from kubekit.errors import InvalidInput, KubekitError, Retryable
+from kubekit.errors import InvalidInput, KubekitError, Retryable, Terminal
 from kubekit.http_server import Handler, HttpAnswer, serving
 from kubekit.kube.exposition import CONTENT_TYPE, exposition
 
@@ -71,12 +73,16 @@ async def run(context: OperandContext, serve: Serve = serving) -> None:
         wanted = {"labels": given.pod_labels, "uid": given.pod_uid}
         marks = PodMarks(context.client, context.node_name, allowed=given.allowed_labels, **wanted)
     exporter = Exporter(context, given, _loaded(given.collectors), marks)
-    following = asyncio.create_task(_follow(given.collectors, exporter))
+    following = [
+        asyncio.create_task(_follow(given.collectors, exporter)),
+        asyncio.create_task(_follow_devices(context, exporter)),
+    ]
     try:
         await _serve(context, given, exporter, serve)
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
         exporter.close()
         if marks is not None:
             await marks.stop()
@@ -108,6 +114,26 @@ async def _follow(path: Path | None, exporter: Exporter) -> None:
                 log.error("list of fields invalid, the previous list stays: %s", error)
     except KubekitError as error:
         log.warning("file not watched, changes act at the next start file=%s: %s", path, error)
+
+
+async def _follow_devices(context: OperandContext, exporter: Exporter) -> None:
+    """End the exporter when the specification of its devices becomes another one."""
+    path = context.cdi_specification
+    if path is None:
+        return
+    host = context.open_host(path.parent)
+    seen = host.read(path.name)
+    try:
+        async for _ in host.watch(path.name):
+            now = host.read(path.name)
+            if now not in (None, seen):
+                what = "the devices of the node changed, and this container has the previous ones"
+                exporter.end(
+                    Terminal(what, where=str(path), cure="nothing to do: the kubelet starts the container again")
+                )
+                return
+    except KubekitError as error:
+        log.warning("file not watched, new devices need a new pod file=%s: %s", path, error)
 
 
 async def _serve(context: OperandContext, given: Settings, exporter: Exporter, serve: Serve) -> None:
@@ -242,7 +268,12 @@ class Exporter:
                 self.close()
                 raise
 
-    def _failed(self, error: KubekitError) -> HttpAnswer:
-        if not isinstance(error, Retryable) and not self.broken.done():
+    def end(self, error: KubekitError) -> None:
+        """End the process with an error that only a new one heals."""
+        if not self.broken.done():
             self.broken.set_exception(error)
+
+    def _failed(self, error: KubekitError) -> HttpAnswer:
+        if not isinstance(error, Retryable):
+            self.end(error)
         return HttpAnswer(f"{error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)

@@ -10,6 +10,7 @@ NB: a process keeps the first NVML it loaded. Another driver version needs anoth
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from pathlib import Path
 
@@ -52,24 +53,24 @@ def _resolved(root: Path, path: Path) -> Path:
 
 
 def load_library(driver_root: Path) -> None:
-    """Loads NVML of `driver_root`; from `/` the loader's own search path is good as well.
+    """Loads NVML of `driver_root`; with `/` the one on the loader's own search path counts before those in directories.
 
     Raises:
         Retryable: there is none (yet).
         Terminal: the file is no library that this process can load.
     """
+    if driver_root == Path("/"):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(NVML)
+            return
     path = find_library(driver_root)
-    if path is None and driver_root != Path("/"):
+    if path is None:
         raise Retryable(
             f"no {NVML} found",
             where=str(driver_root),
             cure="the driver has to be installed there; it is tried again",
         )
     try:
-        ctypes.CDLL(str(path) if path else NVML)
+        ctypes.CDLL(str(path))
     except OSError as error:
-        if path is None:
-            raise Retryable(
-                f"no {NVML} found", where="the loader's search path", cure="install the NVIDIA driver"
-            ) from error
         raise Terminal(f"{NVML} cannot be loaded: {error}", where=str(path), cure="reinstall the driver") from error

@@ -40,7 +40,8 @@ class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
 
     `client` speaks as the operand's own service account. `host_root` is the node's file system as the operand sees it
     (`/` on the host itself, `/host` in a pod), `open_host` makes what reads, changes and watches the files below a
-    directory and runs its programs. `pod_path` gives the place of an absolute path of the operand's own container.
+    directory and runs its programs. `cdi_specification` is the file that a container without privilege has its
+    devices from. `pod_path` gives the place of an absolute path of the operand's own container.
     `open_gpus` loads NVML from the driver's root and raises Retryable while there is none. `kubelet` and `vector_add`
     are the real ones when None. `now` gives RFC 3339 UTC with microseconds.
     """
@@ -52,6 +53,7 @@ class OperandContext(msgspec.Struct, kw_only=True, frozen=True):
     host_root: Path = Path("/")
     kubelet_dir: Path = Path("/var/lib/kubelet")
     config: Path | None = None
+    cdi_specification: Path | None = None
     port: int | None = None
     address: str = ""  # where to listen; the pod's IP, "" for all
     pod_name: str = ""

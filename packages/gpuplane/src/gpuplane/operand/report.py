@@ -168,5 +168,5 @@ def _without_times(stage: Stage) -> Stage:
 
 def _overlay(base: Machine, new: Machine) -> Machine:
     """`base` with the fields that `new` knows."""
-    known = {k: v for k, v in msgspec.structs.asdict(new).items() if v}
+    known = {k: v for k, v in msgspec.structs.asdict(new).items() if v not in ("", None)}
     return msgspec.structs.replace(base, **known)

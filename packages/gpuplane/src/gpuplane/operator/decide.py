@@ -88,6 +88,7 @@ def decide(seen: ObservedNode, now: str) -> NodePlan:
             {
                 names.GPU_PRESENT_LABEL: OPEN,
                 names.DRIVER_OWNER_LABEL: seen.driver_owner or None,
+                names.RUNTIME_CLASS_LABEL: OPEN if _has_runtime_class(status) else None,
                 **gates(seen, stages),
             },
         ),
@@ -103,6 +104,12 @@ def decide(seen: ObservedNode, now: str) -> NodePlan:
         only_free=only_free,
         taint=taint if taint != seen.tainted else None,
     )
+
+
+def _has_runtime_class(status: GPUNodeStatus) -> bool:
+    """Return whether pods of RuntimeClass nvidia can run on the node: the toolkit has configured its runtime."""
+    done = state_of(status.stages, StageName.TOOLKIT) in (StageState.DONE, StageState.PRESENT)
+    return done and names.RUNTIME_HANDLER in (status.machine.handlers or ())
 
 
 def _stages(seen: ObservedNode, reported: Mapping[str, Stage], now: str) -> dict[str, Stage]:
@@ -203,7 +210,8 @@ def _take_back(seen: ObservedNode) -> NodePlan:
     wanted = closing_gates(seen, stages)
     closed = not any(wanted.values()) and not any(operand.gate in seen.pods for operand in OPERANDS)
     if closed:
-        wanted[names.GPU_PRESENT_LABEL] = wanted[names.DRIVER_OWNER_LABEL] = None
+        ours = (names.GPU_PRESENT_LABEL, names.DRIVER_OWNER_LABEL, names.RUNTIME_CLASS_LABEL)
+        wanted |= dict.fromkeys(ours)
     return NodePlan(
         labels=_changes(seen.labels, wanted),
         delete=closed and seen.status is not None,

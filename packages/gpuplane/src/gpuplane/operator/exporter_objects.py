@@ -14,6 +14,7 @@ from kubekit.api.kinds import built_in
 from kubekit.api.meta import Resource
 
 PARTS_FILE: Final = "0601-dcgm-exporter-parts.yaml"
+PRIVILEGED_FILE: Final = "0605-dcgm-exporter-privileged.yaml"
 SERVICE_FILE: Final = "0610-dcgm-exporter-service.yaml"
 MONITOR_FILE: Final = "0620-dcgm-exporter-monitor.yaml"
 NAME: Final = "nvidia-dcgm-exporter"
@@ -26,6 +27,7 @@ JOBS_ENV: Final = "DCGM_HPC_JOB_MAPPING_DIR"
 POD_LABELS_ENV: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"
 POD_UID_ENV: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"
 ALLOWED_LABELS_ENV: Final = "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"
+POD_RESOURCES: Final = "pod-resources"  # the kubelet's directory with its socket, and the volume of it
 JOBS_DIR: Final = "/var/lib/dcgm-exporter/job-mapping"  # where NVIDIA's operator looks when the policy names no other
 
 
@@ -54,6 +56,27 @@ def shape_daemonset(manifest: Manifest, spec: ClusterPolicySpec) -> None:
         set_env(container, POD_UID_ENV, str(exporter.enable_pod_uid).lower())
     if exporter.pod_label_allowlist_regex:
         set_env(container, ALLOWED_LABELS_ENV, ",".join(exporter.pod_label_allowlist_regex))
+    if all(volume["name"] != "host" for volume in pod["volumes"]):
+        _mount_parts(pod, container, spec)
+
+
+def _mount_parts(pod: Manifest, container: Manifest, spec: ClusterPolicySpec) -> None:
+    """Mount the parts of the host's file system that the policy names, into a pod that has not all of it."""
+    root = (spec.host_paths.root_fs or "/").rstrip("/")
+    sockets = f"{spec.host_paths.kubelet_root_dir}/{POD_RESOURCES}"
+    _at(pod["volumes"], POD_RESOURCES)["hostPath"]["path"] = sockets
+    _at(container["volumeMounts"], POD_RESOURCES)["mountPath"] = f"/host{sockets}"
+    jobs = next((entry.get("value", "") for entry in container["env"] if entry["name"] == JOBS_ENV), "")
+    if jobs:
+        pod["volumes"].append({"name": "jobs", "hostPath": {"path": jobs, "type": "DirectoryOrCreate"}})
+        container["volumeMounts"].append({"name": "jobs", "mountPath": jobs, "readOnly": True})
+    for volume in pod["volumes"]:
+        if "hostPath" in volume:
+            volume["hostPath"]["path"] = root + volume["hostPath"]["path"]
+
+
+def _at(entries: list[Manifest], name: str) -> Manifest:
+    return next(entry for entry in entries if entry["name"] == name)
 
 
 def shape_service(manifest: Manifest, spec: ClusterPolicySpec) -> Manifest:

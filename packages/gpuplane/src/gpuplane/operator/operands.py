@@ -17,6 +17,7 @@ from gpuplane.operator.driver_sets import GROUP_LABEL, Keys, for_group
 from gpuplane.operator.drivers import DriverChoice, DriverGroup
 from gpuplane.operator.exporter_objects import (
     MONITOR_FILE,
+    PRIVILEGED_FILE,
     SERVICE_FILE,
     shape_daemonset,
     shape_monitor,
@@ -96,6 +97,7 @@ def manifests(
         if operand.component == "device_plugin" and shared:
             wanted += share_objects(spec, monitored=monitored)
         if operand.component == "dcgm_exporter":
+            wanted += load(PRIVILEGED_FILE)
             wanted.append(shape_service(load(SERVICE_FILE)[0], spec))
             monitor = spec.dcgm_exporter.service_monitor
             if monitored and monitor is not None:

@@ -41,7 +41,11 @@ async def run(context: OperandContext) -> None:
         watched[names.DRIVER_READY] = ready
         return StageOutcome(
             Stage(state=StageState.DONE, since=context.now(), message=note, digest=planned.digest),
-            Machine(runtime=facts.runtime.value, runtime_version=said.partition("://")[2]),
+            Machine(
+                runtime=facts.runtime.value,
+                runtime_version=said.partition("://")[2],
+                handlers=planned.handlers,
+            ),
         )
 
     async def until_changed() -> None:

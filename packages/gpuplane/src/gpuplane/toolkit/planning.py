@@ -43,12 +43,13 @@ class ToolkitPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`restart_for` are the paths that the runtime reads only on a reload; `digest` names all contents together.
 
     `version` is the runtime's for which this is planned, () when unknown; `runtimes` are those that its main file names
-    for us.
+    for us. `handlers` are those that pods can choose by a RuntimeClass.
     """
 
     place: RuntimePaths
     version: tuple[int, ...] = ()
     runtimes: frozenset[str] = frozenset()
+    handlers: tuple[str, ...] = ()
     files: tuple[ManagedFile, ...]
     restart_for: frozenset[str]
     digest: str
@@ -113,11 +114,22 @@ def plan(facts: ToolkitFacts, *, set_as_default: bool | None = None) -> ToolkitP
     return ToolkitPlan(
         place=facts.place,
         version=facts.version,
+        handlers=_handlers(facts),
         runtimes=frozenset(name for name, program in RUNTIMES.items() if main in configs and facts.has(program)),
         files=ordered,
         restart_for=frozenset(configs),
         digest=digest.hexdigest()[:16],
     )
+
+
+def _handlers(facts: ToolkitFacts) -> tuple[str, ...]:
+    """Return the runtimes that this configuration offers to RuntimeClasses.
+
+    docker is left out: the kubelet's way to it (cri-dockerd) knows no other runtime than the default in some releases.
+    """
+    if facts.nri or facts.runtime is RuntimeName.DOCKER:
+        return ()
+    return tuple(name for name, program in RUNTIMES.items() if facts.has(program))
 
 
 def _tools(facts: ToolkitFacts, base: Before) -> list[ManagedFile]:

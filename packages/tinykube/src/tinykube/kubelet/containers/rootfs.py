@@ -25,6 +25,7 @@ from tinykube.images import started
 
 _LAYERED: Final = ("bin", "etc", "home", "lib", "lib32", "lib64", "opt", "root", "sbin", "srv", "usr", "var")
 _PRIVATE: Final = frozenset({"dev", "proc", "sys", "run", "tmp", "lost+found", ".old"})
+PCI_BUS: Final = "sys/bus/pci"
 STANDARD_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 _DEVICE_LINKS: Final = (
     ("/proc/self/fd", "/dev/fd"),
@@ -147,6 +148,8 @@ def isolated_words(spec: ContainerSpec, machine: MachineRoot, *, stage: Path, no
         if name not in _LAYERED:
             words += ["bind", f"/{name}", f"/{name}", "ro"]
     words += ["bind", "/proc", "/proc", "rw", "bind", "/sys", "/sys", "ro"]
+    if (node_root / PCI_BUS).is_dir() and Path("/", PCI_BUS).is_dir():
+        words += ["bind", str(node_root / PCI_BUS), f"/{PCI_BUS}", "ro"]  # no namespace hides a machine's bus
     words += ["tmpfs", "/tmp", "1777", "tmpfs", "/run", "1777"]
     for path in machine.keep:
         words += ["bind", path, path, "ro"]
@@ -265,7 +268,23 @@ def view(spec: ContainerSpec, place: Path) -> dict[Path, str]:
     for target, path in spec.links:
         if (place / path.lstrip("/")).parent in folders:
             links.setdefault(place / path.lstrip("/"), target)
+    made = made_folders(spec.mounts)
+    for mount in spec.mounts:
+        above = set(map(str, Path(mount.target).parents))
+        if above & made and not above & {m.target.rstrip("/") for m in spec.mounts}:
+            links[place / mount.target.strip("/")] = mount.source
     return links
+
+
+def made_folders(mounts: Iterable[BindMount]) -> set[str]:
+    """The directories that a container has only because something is mounted below them."""
+    targets = {m.target.rstrip("/") for m in mounts}
+    above = {folder for target in targets for folder in Path(target).parents}
+    return {
+        str(folder)
+        for folder in above
+        if not folder.exists() and not targets & {str(place) for place in (folder, *folder.parents)}
+    }
 
 
 def preloaded(mounts: Iterable[BindMount]) -> str:
@@ -284,6 +303,7 @@ def plain_words(spec: ContainerSpec, *, added: Mapping[str, str], place: Path, p
     """
     inside = {m.target: str(place / m.target.lstrip("/")) for m in spec.mounts if is_library(m)}
     moved = [BindMount(inside.get(m.target, m.source), m.target) for m in spec.mounts]
+    moved += [BindMount(f"{place}{folder}", folder) for folder in sorted(made_folders(spec.mounts))]
     folders = list(dict.fromkeys(str(Path(target).parent) for target in inside))
     env = dict(spec.env)
     if preload := preloaded(spec.mounts):
