@@ -82,7 +82,8 @@ answer([where(ctypes.cast(getattr(nvml, name), c_void_p).value) for name in {nam
 
 def test_whatever_takes_memory_or_time_is_ours(native: Path) -> None:
     takes = re.compile(
-        r"cu(Mem(Alloc|Create)|(Array|Array3D|MipmappedArray)Create|Launch|GraphLaunch|CtxCreate|DevicePrimaryCtxRetain)"
+        r"cu(Mem(Alloc|Create|set|cpy(?!HtoD|DtoH))|(Array|Array3D|MipmappedArray)Create|Launch|GraphLaunch|CtxCreate"
+        r"|DevicePrimaryCtxRetain)"
     )
     of_the_host = {"cuMemAllocHost_v2", "cuLaunchHostFunc", "cuLaunchHostFunc_ptsz"}
     missed = {name for name in exported(native / "libcuda.so.1") if takes.match(name)} - hooked() - of_the_host

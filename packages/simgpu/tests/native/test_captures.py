@@ -333,16 +333,39 @@ answer([nothing, first == again, first[3] == graph.value, first[:3], info(2, str
     assert seen(node, program) == [[0, 0, 0, None], True, True, [0, 1, 1], 2]
 
 
-def test_copies_and_host_functions_are_not_recorded_here_and_say_so(node: Any) -> None:
+def test_moves_and_host_functions_of_a_capture_run_with_their_graph_in_their_order(node: Any) -> None:
     program = """
-address = allocate(4)
+import threading
+address, other, value, seen = allocate(4), allocate(4), c_uint(), []
+def read(of):
+    call("cuMemcpyDtoH_v2", byref(value), of, c_size_t(4))
+    return value.value
+word = (c_uint * 1)(11)
+call("cuMemcpyHtoD_v2", address, word, c_size_t(4))
+call("cuMemcpyHtoD_v2", other, word, c_size_t(4))
+go = threading.Event()
+held = ctypes.CFUNCTYPE(None, c_void_p)(lambda data: (go.wait(), seen.append("host")) and None)
 begin(stream)
-copy = code_of("cuMemsetD32Async", address, 0, c_size_t(1), stream)
-CALL = ctypes.CFUNCTYPE(None, c_void_p)
-host = code_of("cuLaunchHostFunc", stream, CALL(lambda data: None), None)
-answer([copy, host, ended(stream)])
+codes = [code_of("cuLaunchHostFunc", stream, held, None),
+         code_of("cuMemsetD32Async", address, 7, c_size_t(1), stream),
+         code_of("cuMemcpyDtoDAsync_v2", other, address, c_size_t(4), stream),
+         launch(function, stream=stream)]
+code, graph = end(stream)
+recorded = [seen[:], read(address), read(other)]
+nodes, count, kinds, kind = (c_void_p * 8)(), c_size_t(8), [], c_int()
+call("cuGraphGetNodes", graph, nodes, byref(count))
+for node in nodes[:count.value]:
+    call("cuGraphNodeGetType", c_void_p(node), byref(kind))
+    kinds.append(kind.value)
+execution = c_void_p()
+call("cuGraphInstantiateWithFlags", byref(execution), graph, c_uint64(0))
+call("cuGraphLaunch", execution, stream)
+waiting = code_of("cuStreamQuery", stream)
+go.set()
+call("cuStreamSynchronize", stream)
+answer([codes, recorded, kinds, waiting, seen, read(address), read(other)])
 """
-    assert seen(node, program) == [801, 801, 0]
+    assert seen(node, program) == [[0] * 4, [[], 11, 11], [3, 2, 1, 0], 600, ["host"], 7, 7]
 
 
 def test_work_of_a_destroyed_stream_is_waited_for_with_its_context(node: Any) -> None:

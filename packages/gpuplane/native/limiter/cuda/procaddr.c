@@ -14,10 +14,9 @@ CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uin
 
 enum { FLAG_LEGACY = 1, FLAG_PER_THREAD = 2 };
 #define PER_THREAD_VERSION 7000 /* the first with forms for the thread's own default stream */
-#define ROWS 128
 
 /* What the real library gives for each row. */
-static void *real_plain[ROWS], *real_per_thread[ROWS];
+static void *real_plain[HOOK_ROWS], *real_per_thread[HOOK_ROWS];
 
 static void *ask(const char *name, int version, uint64_t flags)
 {
@@ -29,7 +28,7 @@ static void *ask(const char *name, int version, uint64_t flags)
 
 static void learn(void)
 {
-	for (size_t i = 0; i < hook_count && i < ROWS; i++) {
+	for (size_t i = 0; i < HOOK_ROWS; i++) {
 		const char *name = hooks[i].name;
 		/* An older driver answers with an older form, a newer one may with a newer: another row, or none of ours. */
 		if (!real_has(hooks[i].symbol))
@@ -47,7 +46,7 @@ static void substitute(const char *name, void **function)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	bool ours = false;
 	pthread_once(&once, learn);
-	for (size_t i = 0; i < hook_count && i < ROWS; i++) {
+	for (size_t i = 0; i < HOOK_ROWS; i++) {
 		if (strcmp(hooks[i].name, name))
 			continue;
 		ours = true;

@@ -13,4 +13,13 @@ struct hook {
 extern const struct hook hooks[];
 extern const size_t hook_count;
 
+enum hook_rows {
+#define HOOK(base, version, symbol) ROW_##symbol,
+#define HOOK_STREAM(base, version, symbol, per_thread) ROW_##symbol,
+#include "hooks.def"
+#undef HOOK
+#undef HOOK_STREAM
+	HOOK_ROWS,
+};
+
 #endif

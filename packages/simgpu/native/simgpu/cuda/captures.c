@@ -69,6 +69,16 @@ CUresult cuda_capture_kernel(struct stream *stream, const struct work *work, boo
 	RECORD(stream, captured, cuda_add_kernel(graph, work));
 }
 
+CUresult cuda_capture_move(struct stream *stream, const struct move *move, bool *captured)
+{
+	RECORD(stream, captured, cuda_add_move(graph, move));
+}
+
+CUresult cuda_capture_host(struct stream *stream, const struct host_operation *host, bool *captured)
+{
+	RECORD(stream, captured, cuda_add_host(graph, host));
+}
+
 CUresult cuda_capture_allocation(struct stream *stream, uint64_t size, uint64_t *address, bool *captured)
 {
 	RECORD(stream, captured, cuda_add_allocation(graph, stream->context, size, address));

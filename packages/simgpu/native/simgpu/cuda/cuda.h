@@ -287,12 +287,29 @@ struct work {
 CUresult cuda_prepare(struct work *work, CUfunction handle, const uint32_t *grid, const uint32_t *block, uint32_t shared,
 		      void **params, void **extra);
 CUresult cuda_run(struct context *context, struct stream *stream, const struct work *work);
+/* Gives work its time on the GPU, and lets the caller wait where the driver would queue no more. */
+void cuda_occupy(struct context *context, struct stream *stream, uint64_t cost, uint64_t memory_ns);
+
+/* A copy or a fill of rows in layers; one row where there is no pitch. */
+struct move_side {
+	uint64_t base;
+	bool host; /* it may be memory that CUDA does not know */
+	size_t x, y, z, pitch, height;
+};
+struct move {
+	struct move_side to, from;
+	size_t width, height, depth; /* bytes, rows, layers */
+	uint32_t element;            /* of a fill: so many bytes of `value` again and again; 0: a copy */
+	uint64_t value;
+};
+void cuda_move(struct context *context, struct stream *stream, const struct move *move);
 
 /* queue.c */
-enum operation_kind { OPERATION_KERNEL, OPERATION_HOST, OPERATION_WAIT_VALUE, OPERATION_WRITE_VALUE, OPERATION_WAIT_EVENT, OPERATION_RECORD };
+enum operation_kind { OPERATION_KERNEL, OPERATION_MOVE, OPERATION_HOST, OPERATION_WAIT_VALUE, OPERATION_WRITE_VALUE, OPERATION_WAIT_EVENT, OPERATION_RECORD };
 struct operation {
 	enum operation_kind kind;
-	struct work *work; /* it owns it */
+	struct work *work; /* it owns it, and the next */
+	struct move *move;
 	struct event *event;
 	uint64_t record; /* which one of the event */
 	struct host_operation {
@@ -311,6 +328,7 @@ struct operation {
 };
 bool cuda_queued(struct stream *stream); /* whether new work has to go into its queue */
 CUresult cuda_queue(struct stream *stream, struct operation wanted);
+CUresult cuda_queue_move(struct stream *stream, const struct move *move);
 /* event.c */
 bool cuda_event_known(const struct event *event, uint64_t record); /* when it is done */
 void cuda_event_reached(struct event *event, uint64_t record, uint64_t ready); /* with the guard held */
@@ -322,6 +340,8 @@ CUresult cuda_graph_make(struct graph **graph);
 void cuda_graph_free(struct graph *graph);
 bool cuda_graph_valid(const struct graph *graph);
 CUresult cuda_add_kernel(struct graph *graph, const struct work *work);
+CUresult cuda_add_move(struct graph *graph, const struct move *move);
+CUresult cuda_add_host(struct graph *graph, const struct host_operation *host);
 CUresult cuda_add_allocation(struct graph *graph, struct context *context, uint64_t size, uint64_t *address);
 CUresult cuda_add_free(struct graph *graph, uint64_t address);
 CUresult cuda_add_exec(struct graph *graph, const struct graph_exec *exec);
@@ -329,6 +349,8 @@ bool cuda_graph_freed(uint64_t address); /* by a call instead of a node; false: 
 
 /* captures.c. Work is about to be put into a stream: it is refused, recorded (*captured), or still to be run. */
 CUresult cuda_capture_kernel(struct stream *stream, const struct work *work, bool *captured);
+CUresult cuda_capture_move(struct stream *stream, const struct move *move, bool *captured);
+CUresult cuda_capture_host(struct stream *stream, const struct host_operation *host, bool *captured);
 CUresult cuda_capture_allocation(struct stream *stream, uint64_t size, uint64_t *address, bool *captured);
 CUresult cuda_capture_free(struct stream *stream, uint64_t address, bool *captured);
 CUresult cuda_capture_exec(struct stream *stream, const struct graph_exec *exec, bool *captured);

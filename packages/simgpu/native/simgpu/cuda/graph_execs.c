@@ -101,16 +101,42 @@ EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream handle)
 	return result == CUDA_SUCCESS ? reserve(exec, context->device) : result;
 }
 
+static CUresult queue_kernel(struct stream *stream, const struct work *work)
+{
+	struct work *copy = malloc(sizeof *copy);
+	if (!copy)
+		return CUDA_OUT_OF_MEMORY;
+	*copy = *work;
+	CUresult result = cuda_queue(stream, (struct operation){.kind = OPERATION_KERNEL, .work = copy});
+	if (result != CUDA_SUCCESS)
+		free(copy);
+	return result;
+}
+
+/* From a host function on, and behind what waits in the stream, nodes are queued: a launch does not wait for them. */
 static CUresult run(struct context *context, struct stream *stream, const struct nodes *nodes, size_t count)
 {
 	CUresult result = CUDA_SUCCESS;
 	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
 		const struct graph_node *node = nodes->all[i];
-		if (node->child) {
+		switch (node->type) {
+		case NODE_GRAPH:
 			result = run(context, stream, node->child->nodes, node->child->nodes->count);
-		} else if (node->type == NODE_KERNEL) {
-			result = cuda_run(context, stream, node->work);
-		} else {
+			break;
+		case NODE_KERNEL:
+			result = cuda_queued(stream) ? queue_kernel(stream, node->work) : cuda_run(context, stream, node->work);
+			break;
+		case NODE_COPY:
+		case NODE_FILL:
+			if (cuda_queued(stream))
+				result = cuda_queue_move(stream, node->move);
+			else
+				cuda_move(context, stream, node->move);
+			break;
+		case NODE_HOST:
+			result = cuda_queue(stream, (struct operation){.kind = OPERATION_HOST, .host = node->host});
+			break;
+		default: /* memory counts from the launch on */
 			pthread_mutex_lock(&cuda_graph_guard);
 			cuda_graph_use(node->memory, node->type == NODE_ALLOCATE);
 			pthread_mutex_unlock(&cuda_graph_guard);
@@ -133,10 +159,6 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 		return result;
 	if (result == CUDA_SUCCESS)
 		result = reserve(exec, context->device);
-	pthread_mutex_lock(&cuda_guard);
-	if (result == CUDA_SUCCESS)
-		cuda_wait_queue(stream); /* a graph is not queued: it waits with its caller */
-	pthread_mutex_unlock(&cuda_guard);
 	return result == CUDA_SUCCESS ? run(context, stream, exec->nodes, exec->count) : result;
 }
 

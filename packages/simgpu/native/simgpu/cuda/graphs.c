@@ -1,5 +1,5 @@
 /*
- * Graphs of kernels and of memory, made by hand or by capturing streams (captures.c). Nodes run in the order in which they
+ * Graphs of kernels, moves, host functions and memory, made by hand or by capturing streams (captures.c). Nodes run in the order in which they
  * were added, which is an order that every graph allows. Memory of a graph has its address from the beginning; what it
  * takes of the GPU's memory comes from one pool of all graphs, which grows at a launch and shrinks when it is trimmed.
  */
@@ -70,6 +70,7 @@ void cuda_graph_drop(struct nodes *nodes)
 			free(node->memory);
 		}
 		free(node->work);
+		free(node->move);
 		node->magic = 0;
 		free(node);
 	}
@@ -106,6 +107,20 @@ static CUresult add_kernel(struct graph *graph, const struct work *work, CUgraph
 		return CUDA_OUT_OF_MEMORY;
 	*copy = *work;
 	return add(graph, (struct graph_node){.type = NODE_KERNEL, .work = copy}, result);
+}
+
+CUresult cuda_add_move(struct graph *graph, const struct move *move)
+{
+	struct move *copy = malloc(sizeof *copy);
+	if (!copy)
+		return CUDA_OUT_OF_MEMORY;
+	*copy = *move;
+	return add(graph, (struct graph_node){.type = move->element ? NODE_FILL : NODE_COPY, .move = copy}, NULL);
+}
+
+CUresult cuda_add_host(struct graph *graph, const struct host_operation *host)
+{
+	return add(graph, (struct graph_node){.type = NODE_HOST, .host = *host}, NULL);
 }
 
 static CUresult add_memory(struct graph *graph, struct context *context, uint64_t size, uint64_t *address, CUgraphNode *result)
@@ -162,13 +177,18 @@ static bool has_memory(const struct nodes *nodes, size_t count)
 	return false;
 }
 
-/* The kernels of another graph, and of the graphs in it. */
+/* The nodes of another graph, and of the graphs in it. */
 static CUresult add_all(struct graph *graph, const struct nodes *nodes, size_t count)
 {
 	CUresult result = CUDA_SUCCESS;
 	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
 		const struct graph_node *node = nodes->all[i];
-		result = node->child ? add_all(graph, node->child->nodes, node->child->nodes->count) : add_kernel(graph, node->work, NULL);
+		switch (node->type) {
+		case NODE_GRAPH: result = add_all(graph, node->child->nodes, node->child->nodes->count); break;
+		case NODE_HOST: result = cuda_add_host(graph, &node->host); break;
+		case NODE_KERNEL: result = add_kernel(graph, node->work, NULL); break;
+		default: result = cuda_add_move(graph, node->move);
+		}
 	}
 	return result;
 }

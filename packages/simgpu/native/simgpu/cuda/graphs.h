@@ -4,7 +4,7 @@
 
 #include "cuda.h"
 
-enum { NODE_KERNEL = 0, NODE_GRAPH = 4, NODE_ALLOCATE = 10, NODE_FREE = 11 };
+enum { NODE_KERNEL = 0, NODE_COPY = 1, NODE_FILL = 2, NODE_HOST = 3, NODE_GRAPH = 4, NODE_ALLOCATE = 10, NODE_FREE = 11 };
 
 /* `used` from the launch of its node until it is freed, by a graph or by a call. */
 struct memory {
@@ -18,6 +18,8 @@ struct graph_node {
 	uint32_t magic;
 	int type;
 	struct work *work;
+	struct move *move;
+	struct host_operation host;
 	struct memory *memory;
 	struct graph *child; /* a copy of its own */
 };

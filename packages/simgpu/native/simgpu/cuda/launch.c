@@ -246,6 +246,21 @@ CUresult cuda_prepare(struct work *work, CUfunction handle, const uint32_t *grid
 	return collect_params(kernel, params, extra, work->params);
 }
 
+void cuda_occupy(struct context *context, struct stream *stream, uint64_t cost, uint64_t memory_ns)
+{
+	pthread_mutex_lock(&cuda_guard);
+	struct simgpu_span span = simgpu_run(&cuda_view, cuda_devices[context->device].gpu, cuda_stream_ready(stream), cost, memory_ns);
+	stream->tail = span.end;
+	uint64_t *place = &stream->ends[stream->launches++ % QUEUE_DEPTH], full = *place;
+	*place = span.end;
+	pthread_mutex_unlock(&cuda_guard);
+	/* NB: The stream may have ended meanwhile. */
+	if (simgpu_contended(&cuda_view, cuda_devices[context->device].gpu) && span.start > full + SHARING_NS)
+		full = span.start - SHARING_NS;
+	if (full > simgpu_now())
+		simgpu_sleep_until(full);
+}
+
 CUresult cuda_run(struct context *context, struct stream *stream, const struct work *work)
 {
 	const struct function *function = work->function;
@@ -265,20 +280,9 @@ CUresult cuda_run(struct context *context, struct stream *stream, const struct w
 		cuda_hold_table(false);
 	}
 	uint64_t cost = kernel->cost_ns ? kernel->cost_ns : cost_of(gpu, &launch);
-	pthread_mutex_lock(&cuda_guard);
-	struct simgpu_span span = simgpu_run(&cuda_view, cuda_devices[context->device].gpu, cuda_stream_ready(stream), cost,
-					     launch.bytes * 1000 / gpu->bandwidth_mbps);
-	stream->tail = span.end;
-	uint64_t *place = &stream->ends[stream->launches++ % QUEUE_DEPTH], full = *place;
-	*place = span.end;
-	pthread_mutex_unlock(&cuda_guard);
+	cuda_occupy(context, stream, cost, launch.bytes * 1000 / gpu->bandwidth_mbps);
 	if (ran != PTX_OK)
 		return failure(context, ran);
-	/* NB: The stream may have ended meanwhile. */
-	if (simgpu_contended(&cuda_view, cuda_devices[context->device].gpu) && span.start > full + SHARING_NS)
-		full = span.start - SHARING_NS;
-	if (full > simgpu_now())
-		simgpu_sleep_until(full);
 	return CUDA_SUCCESS;
 }
 

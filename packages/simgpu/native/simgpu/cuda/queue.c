@@ -52,6 +52,9 @@ static void run(struct stream *stream, struct operation *operation)
 	case OPERATION_KERNEL:
 		cuda_run(stream->context, stream, operation->work);
 		break;
+	case OPERATION_MOVE:
+		cuda_move(stream->context, stream, operation->move);
+		break;
 	case OPERATION_HOST:
 		simgpu_sleep_until(tail_of(stream));
 		if (operation->host.function)
@@ -101,6 +104,7 @@ static void *run_all(void *argument)
 		stream->queue = operation->next;
 		stream->queued--;
 		free(operation->work);
+		free(operation->move);
 		free(operation);
 		pthread_cond_broadcast(&changed);
 	}

@@ -5,12 +5,13 @@ static CUresult queue_host(CUstream handle, struct operation wanted)
 {
 	struct context *context;
 	struct stream *stream;
+	bool captured = false;
 	CUresult result = cuda_stream(handle, &context, &stream);
-	if (result == CUDA_SUCCESS)
-		result = cuda_capture_none(handle);
 	wanted.kind = OPERATION_HOST;
 	wanted.host.handle = handle;
-	return result == CUDA_SUCCESS ? cuda_queue(stream, wanted) : result;
+	if (result == CUDA_SUCCESS)
+		result = wanted.host.function ? cuda_capture_host(stream, &wanted.host, &captured) : cuda_capture_none(handle);
+	return result == CUDA_SUCCESS && !captured ? cuda_queue(stream, wanted) : result;
 }
 
 EXPORT CUresult cuLaunchHostFunc(CUstream handle, void (*function)(void *), void *data)
