@@ -14,6 +14,7 @@ enum {
 	NVML_INSUFFICIENT_SIZE = 7,
 	NVML_FUNCTION_NOT_FOUND = 13,
 	NVML_MEMORY = 20,
+	NVML_ARGUMENT_VERSION_MISMATCH = 25,
 };
 
 /* A function of the real library; NULL: it has none. */
