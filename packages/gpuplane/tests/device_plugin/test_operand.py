@@ -23,6 +23,7 @@ from gpuplane.hardware.health import xid_event
 from gpuplane.host import Host
 from gpuplane.operand import OperandContext
 from gpuplane.operand.wrong_gpus import COMPUTES_WRONG, write_wrong_gpus
+from gpuplane.sharing.findings import NO_SHARES
 from gpuplane.sharing.mps import daemons, ready_text
 from kubekit.api.core import Node
 from kubekit.api.meta import ObjectMeta
@@ -430,7 +431,7 @@ async def test_mps_and_shares_with_limits_are_not_for_one_node(world: World, tmp
         await world.client.until(lambda: world.client.stage is not None)
     assert world.client.stage is not None
     assert world.client.stage.reason == "InvalidPluginConfig"
-    assert "MPS wants them for itself" in world.client.stage.message
+    assert NO_SHARES in world.client.stage.message
 
 
 async def test_named_configurations_switch_with_the_label(world: World, tmp_path: Path) -> None:

@@ -122,11 +122,11 @@ async def test_a_lost_gpu_is_not_given_and_one_that_recovers_is(cluster: World, 
     await cluster.node("n1", 2)
     ledger = running.leader.cluster.ledger
     await cluster.set_gpus("n1", 2, health={"GPU-n1-0": "Xid 79"})
-    await running.until(lambda: ledger.node("n1") and not ledger.node("n1").gpus[0].healthy)
+    await running.until(lambda: ledger.node("n1") and not ledger.node("n1").gpus[0].usable)
     pod = await cluster.pod(gpu_pod("a", whole=2))
     assert (await running.filter(pod, ["n1"]))["NodeNames"] == []
     await cluster.set_gpus("n1", 2)
-    await running.until(lambda: ledger.node("n1").gpus[0].healthy)
+    await running.until(lambda: ledger.node("n1").gpus[0].usable)
     assert await running.bind(pod, "n1") == ""
 
 

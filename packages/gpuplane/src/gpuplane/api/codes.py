@@ -284,6 +284,14 @@ CODES: Final[dict[str, Code]] = {
         "The annotations that list models or UUIDs of GPUs have at most 256 entries and 16,384 characters. The "
         "scheduler compares every entry with every GPU of the cluster.",
     ),
+    "GP212": Code(
+        "share of a divided GPU",
+        "A GPU in MIG mode is given out as MIG devices, and a GPU shared by MPS to MPS's clients. Neither has shares "
+        "besides. So a container asks for a share or for such a device, a pod with a share names UUIDs of whole GPUs, "
+        "and it does not select nodes by nvidia.com/mps.capable.",
+        'nvidia.com/mig-1g.10gb: 1\ntencent.com/vcuda-core: "50"',
+        "nvidia.com/mig-1g.10gb: 1",
+    ),
 }
 
 

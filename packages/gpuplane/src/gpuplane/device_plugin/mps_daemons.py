@@ -11,6 +11,7 @@ from gpuplane.api.pluginconfig import PluginConfig
 from gpuplane.hardware import GPUFacts
 from gpuplane.host import Host
 from gpuplane.sharing.dialects import Dialect
+from gpuplane.sharing.findings import NO_SHARES
 from gpuplane.sharing.mps import FAILED, READY, daemons, ready_text
 from kubekit.errors import InvalidInput, Retryable
 from kubekit.kube.tasks import first_of
@@ -31,7 +32,7 @@ class MpsDaemons:
     def refuse(self, dialects: Collection[Dialect]) -> None:
         """Raises InvalidInput where the same GPUs would be given to programs that are no clients of MPS."""
         if self._wanted and set(dialects) != {Dialect.NVIDIA}:
-            what = "sharing.mps: the GPUs of this node are offered as shares with limits, and MPS wants them for itself"
+            what = f"sharing.mps: {NO_SHARES}, and this node offers shares"
             cure = "take the label nvidia-device-enable off the node, or sharing.mps out of its configuration"
             raise InvalidInput(what, cure=cure, findings=(what,))
 

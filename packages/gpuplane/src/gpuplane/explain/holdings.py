@@ -14,7 +14,7 @@ import msgspec
 
 from gpuplane.scheduler.transforms import CachedPod
 from gpuplane.sharing import Assignment, Ledger, LedgerGPU, NodeState
-from gpuplane.sharing.node import healthy
+from gpuplane.sharing.node import usable
 from gpuplane.sharing.placement import Placement, Refusal, place
 from gpuplane.sharing.placement.tightest import TightestPolicy
 
@@ -104,4 +104,4 @@ def mended(state: NodeState) -> NodeState:
     if not any(gpu.fault for gpu in state.gpus):
         return state
     gpus = tuple(msgspec.structs.replace(gpu, fault="") for gpu in state.gpus)
-    return msgspec.structs.replace(state, gpus=gpus, usable=healthy(gpus))
+    return msgspec.structs.replace(state, gpus=gpus, usable=usable(gpus))

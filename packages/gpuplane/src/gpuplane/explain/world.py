@@ -27,6 +27,7 @@ from gpuplane.explain.holdings import Holdings, mended
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck, QuotaSettings, QuotaUsage
 from gpuplane.scheduler.transforms import CachedPod, by_count, place_of, transform_node, transform_pod
 from gpuplane.sharing import POLICIES, Assignment, LedgerGPU, Request, empty, gpus_of, request_of
+from gpuplane.sharing.node import shared_gpus
 from gpuplane.sharing.placement import Lack, Placement, Policy, Refusal, place
 from gpuplane.sharing.placement.lacking import ALL_LOST
 from gpuplane.sharing.placement.mix import Mix
@@ -118,6 +119,7 @@ class World:
             self._ready.add(name)
         gpunode = self.gpunodes.get(name)
         gpus = gpus_of(gpunode) if gpunode is not None else node.gpus
+        gpus = shared_gpus(gpus, by_mps=shared_by_mps(node.labels))
         self.usage.set_place(name, place_of(node, self.facts.naming, gpus))
         if gpus:
             self.holdings.set_node(name, gpus, by_count=by_count(node, gpus))

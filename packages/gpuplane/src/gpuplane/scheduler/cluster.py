@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.offers import shared_by_mps
 from gpuplane.scheduler.drift import Given, agrees, as_given, difference
 from gpuplane.scheduler.quota import QuotaSettings, QuotaUsage
 from gpuplane.scheduler.transforms import (
@@ -35,6 +36,7 @@ from gpuplane.scheduler.transforms import (
     transform_node,
 )
 from gpuplane.sharing import Assignment, Ledger, LedgerGPU
+from gpuplane.sharing.node import shared_gpus
 from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.tightest import TightestPolicy
 from kubekit.api.core import Node, Pod
@@ -219,7 +221,8 @@ class Cluster:
 
     def _gpus(self, node: CachedNode) -> tuple[LedgerGPU, ...]:
         gpunode = self.gpunodes.get(node.metadata.name)
-        return gpunode.gpus if isinstance(gpunode, CachedGPUNode) else node.gpus
+        gpus = gpunode.gpus if isinstance(gpunode, CachedGPUNode) else node.gpus
+        return shared_gpus(gpus, by_mps=shared_by_mps(node.labels))
 
     def _refresh(self, name: str) -> bool:
         """Put the node's GPUs into the ledger; return whether that changed anything."""

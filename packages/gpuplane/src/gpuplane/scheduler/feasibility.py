@@ -110,7 +110,7 @@ class FeasibilityCache:
     def hardware(self, state: NodeState) -> Hardware:
         known = self._hardware.get(state.name)
         if known is None or known[0] is not state.gpus:
-            found = tuple((gpu.model, gpu.memory_mib, gpu.healthy) for gpu in state.gpus)
+            found = tuple((gpu.model, gpu.memory_mib, gpu.usable) for gpu in state.gpus)
             known = self._hardware[state.name] = (state.gpus, found)
         return known[1]
 

@@ -80,7 +80,7 @@ def _of(leader: Leader) -> Iterator[MetricFamily]:
         "GPUs that the extender gives out: those of nodes without replicas and MIG devices.",
         sum(len(state.gpus) for state in states),
     )
-    free = sum(core for state in states for core, gpu in zip(state.core, state.gpus, strict=True) if gpu.healthy)
+    free = sum(core for state in states for core, gpu in zip(state.core, state.gpus, strict=True) if gpu.usable)
     yield gauge(_PREFIX + "free_gpus", "What is free of these GPUs where they are healthy, in GPUs.", free / 100)
     counts = [(series({"state": name}), reservations.count(*states)) for name, states in _STATES.items()]
     yield MetricFamily(RESERVATIONS, counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -14,6 +14,9 @@ from kubekit.api.core import Container, Pod, PodSpec, Resources
 from kubekit.api.quantity import Quantity, parse_quantity
 from kubekit.errors import InvalidInput
 
+NO_SHARES: Final = "GPUs in MIG mode or shared by MPS have no shares"
+"""The message of everything that refuses such a share: `gpuplane check`, admission, both schedulers, device plugin."""
+
 MEMORY_UNIT_MIB: Final = 256  # of tencent.com/vcuda-memory
 POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
 """The names of placement policies, the default first."""
@@ -22,7 +25,8 @@ _DIALECTS: Final = (names.GPU_RESOURCE, names.VCUDA_CORE, names.ALPHA_GPU)
 # No machine has as many; larger numbers are mistakes, and are not made into lists of GPUs.
 _MOST: Final = {names.GPU_RESOURCE: 1024, names.VCUDA_CORE: 102_400, names.ALPHA_GPU: 1024, names.VCUDA_MEMORY: 2**24}
 _READABLE: Final = 2**40  # what is larger is not even made into a number
-_UUID_PREFIXES: Final = ("GPU-", "MIG-")
+_MIG_UUID: Final = "MIG-"
+_UUID_PREFIXES: Final = ("GPU-", _MIG_UUID)
 _LISTS: Final = (
     names.GPU_MODELS_ANNOTATION,
     names.NOT_GPU_MODELS_ANNOTATION,
@@ -64,7 +68,8 @@ def count(value: Quantity) -> int:
 
 def findings(pod: Pod) -> list[Finding]:
     """Find the errors of the pod, in the order of its fields; paths begin at the pod: `spec.containers[0]...`."""
-    return [*_annotations(pod.metadata.annotations), *_containers(pod.spec)]
+    said = pod.metadata.annotations
+    return [*_annotations(said), *_containers(pod.spec), *_divided(said, pod.spec)]
 
 
 def findings_of_object(data: Any) -> list[Finding]:
@@ -79,9 +84,11 @@ def findings_of_object(data: Any) -> list[Finding]:
     prefix = "".join(f"{step}." for step in steps)
     meta = data.get("metadata")
     said = meta.get("annotations") if isinstance(meta, Mapping) else None
-    wrong = list(_annotations({str(key): str(value) for key, value in said.items()} if isinstance(said, dict) else {}))
+    annotations = {str(key): str(value) for key, value in said.items()} if isinstance(said, dict) else {}
+    wrong = list(_annotations(annotations))
     with suppress(msgspec.ValidationError):  # the API server says what is wrong with it
-        wrong += _containers(msgspec.convert(data.get("spec"), PodSpec))
+        spec = msgspec.convert(data.get("spec"), PodSpec)
+        wrong += [*_containers(spec), *_divided(annotations, spec)]
     return [msgspec.structs.replace(finding, path=prefix + finding.path) for finding in wrong]
 
 
@@ -123,6 +130,34 @@ def _uuids(name: str, text: str) -> Iterator[Finding]:
                 cure="as gpuplane status gpus -o json shows them: GPU-7c41...",
                 shown=shown,
             )
+
+
+def _divided(said: Mapping[str, str], spec: PodSpec) -> Iterator[Finding]:
+    """Find what asks for a share of a GPU that is divided by MIG or MPS already."""
+    asking = False
+    for kind, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
+        for index, container in enumerate(containers):
+            limits = container.resources.limits
+            if names.VCUDA_CORE not in limits:
+                continue
+            asking = True
+            for name in limits:
+                if name.startswith(names.MIG_PREFIX) or name.endswith(names.SHARED_SUFFIX):
+                    path = f"spec.{kind}[{index}].resources.limits.{name}"
+                    yield _no_share(path, name, f"{name} or {names.VCUDA_CORE}, not both", at="key")
+    if not asking:
+        return
+    path = f"metadata.annotations.{names.GPU_UUIDS_ANNOTATION}"
+    text = said.get(names.GPU_UUIDS_ANNOTATION, "")
+    wanted = [part.strip() for part in text.split(",") if part.strip()]
+    if wanted and all(uuid.startswith(_MIG_UUID) for uuid in wanted):
+        yield _no_share(path, _shown(text), "UUIDs of whole GPUs, or a request for the MIG device")
+    if spec.node_selector.get(names.MPS_LABEL) == "true":
+        yield _no_share(f"spec.nodeSelector.{names.MPS_LABEL}", names.MPS_LABEL, "nodes that offer shares", at="key")
+
+
+def _no_share(path: str, shown: str, cure: str, at: Literal["value", "key"] = "value") -> Finding:
+    return Finding(code="GP212", path=path, message=NO_SHARES, cure=cure, shown=shown, at=at)
 
 
 def _containers(spec: PodSpec) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.sharing.assignment import Assignment
-from gpuplane.sharing.node import LedgerGPU, NodeState, healthy
+from gpuplane.sharing.node import LedgerGPU, NodeState, usable
 from gpuplane.sharing.request import WHOLE
 from kubekit.errors import Retryable
 
@@ -88,7 +88,7 @@ class Ledger:
             return
         node.known, node.gpus, node.cpu_milli, node.host_memory_mib = True, listed, cpu_milli, host_memory_mib
         node.by_count = by_count
-        node.usable = healthy(listed)
+        node.usable = usable(listed)
         node.core, node.memory = [0] * len(listed), [0] * len(listed)
         for pod in node.pods:
             self._count(node, self._pods[pod])

@@ -7,20 +7,32 @@ values are never negative: where more is held than there is (a GPU that shrank, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
 from gpuplane.api.gpunode import GPU, GPUNode
 
+MIG_ENABLED: Final = "enabled"  # of a GPU's `mig`
+
 
 class LedgerGPU(GPU):
-    """A GPU of a GPUNode with its health. `fault` says why it is not usable; it is empty when the GPU is."""
+    """A GPU of a GPUNode with its health. `fault` says why it is not usable; it is empty when the GPU is. `by_mps`: the
+    clients of an MPS control daemon share it.
+    """
 
     fault: str = ""
+    by_mps: bool = False
 
     @property
-    def healthy(self) -> bool:
-        return not self.fault
+    def divided(self) -> bool:
+        """Return whether it has MIG devices or clients of MPS, and so no shares; see `findings.NO_SHARES`."""
+        return self.by_mps or self.mig == MIG_ENABLED
+
+    @property
+    def usable(self) -> bool:
+        """Return whether it can be given to a pod, whole or in shares."""
+        return not self.fault and not self.divided
 
 
 class NodeState(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +49,7 @@ class NodeState(msgspec.Struct, frozen=True, gc=False):
     scale: int = 100
     cpu_milli: int | None = None
     host_memory_mib: int | None = None
-    usable: tuple[int, ...] | None = None  # positions of the healthy GPUs, if they are known already
+    usable: tuple[int, ...] | None = None  # positions of the usable GPUs, if they are known already
     by_count: bool = False
 
 
@@ -47,9 +59,14 @@ def empty(name: str, gpus: Iterable[LedgerGPU], scale: int = 100) -> NodeState:
     return NodeState(name, listed, (scale,) * len(listed), tuple(gpu.memory_mib for gpu in listed), scale)
 
 
-def healthy(gpus: Iterable[LedgerGPU]) -> tuple[int, ...]:
-    """Return the positions of the healthy GPUs."""
-    return tuple(at for at, gpu in enumerate(gpus) if not gpu.fault)
+def usable(gpus: Iterable[LedgerGPU]) -> tuple[int, ...]:
+    """Return the positions of the GPUs that can be given to pods."""
+    return tuple(at for at, gpu in enumerate(gpus) if gpu.usable)
+
+
+def shared_gpus(gpus: tuple[LedgerGPU, ...], *, by_mps: bool) -> tuple[LedgerGPU, ...]:
+    """Return the GPUs of a node that shares them by MPS, or does not."""
+    return tuple(msgspec.structs.replace(gpu, by_mps=True) for gpu in gpus) if by_mps else gpus
 
 
 def gpus_of(node: GPUNode) -> tuple[LedgerGPU, ...]:

@@ -124,9 +124,9 @@ def request_of(pod: Pod) -> Request:
 
     Pods of one workload ask the same, so a request is read once for all that ask without annotations.
     """
-    if not pod.metadata.annotations.keys().isdisjoint(_READ):
-        return _read(pod)
     spec = pod.spec
+    if not pod.metadata.annotations.keys().isdisjoint(_READ) or names.MPS_LABEL in spec.node_selector:
+        return _read(pod)
     asking = [(one.name, one.resources, one.restart_policy) for one in (*spec.init_containers, *spec.containers)]
     key = msgspec.msgpack.encode((len(spec.init_containers), asking, spec.resources, spec.overhead))
     found = _requests.get(key)

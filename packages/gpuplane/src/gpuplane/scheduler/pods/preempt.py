@@ -78,7 +78,7 @@ class GPUPreemption:
                 holders.setdefault(uuid, []).append(pod)
         yield from holders.values()
         state = self._cluster.ledger.node(node.name)
-        uuids = [gpu.uuid for gpu in state.gpus if gpu.healthy] if state is not None else []
+        uuids = [gpu.uuid for gpu in state.gpus if gpu.usable] if state is not None else []
         easiest = sorted(uuids, key=lambda uuid: _cost(holders.get(uuid, ())))
         for count in range(2, len(easiest) + 1):
             keys = {pod.key for uuid in easiest[:count] for pod in holders.get(uuid, ())}

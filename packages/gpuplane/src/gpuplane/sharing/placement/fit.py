@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from gpuplane.sharing.assignment import Assignment, Part
-from gpuplane.sharing.node import NodeState, healthy
+from gpuplane.sharing.node import NodeState
+from gpuplane.sharing.node import usable as usable_of
 from gpuplane.sharing.placement.lacking import cannot_host, refusal, unwanted
 from gpuplane.sharing.placement.policy import Placement, Policy, Refusal
 from gpuplane.sharing.placement.room import memory_of
@@ -88,8 +89,8 @@ def _full(node: NodeState, ask: Ask) -> bool:
 
 
 def usable_gpus(node: NodeState, request: Request) -> tuple[int, ...]:
-    """Return the positions of the healthy GPUs that the pod's selectors admit."""
-    usable = node.usable if node.usable is not None else healthy(node.gpus)
+    """Return the positions of the usable GPUs that the pod's selectors admit."""
+    usable = node.usable if node.usable is not None else usable_of(node.gpus)
     if not request.selects:
         return usable
     return tuple(at for at in usable if not unwanted(node.gpus[at], request))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from gpuplane.sharing.findings import NO_SHARES
 from gpuplane.sharing.node import LedgerGPU, NodeState
 from gpuplane.sharing.placement.policy import Lack, Refusal
 from gpuplane.sharing.placement.room import memory_of
@@ -56,6 +57,8 @@ def lack(node: NodeState, request: Request, ask: Ask, at: int) -> str:
     gpu = node.gpus[at]
     if gpu.fault:
         return "lost"
+    if gpu.divided:
+        return "divided"
     if request.selects and (reason := unwanted(gpu, request)):
         return reason
     if ask.each > node.core[at]:
@@ -82,6 +85,8 @@ def _words(ask: Ask, lacks: list[str], good: int) -> str:
     left = [reason for reason in lacks if reason != "lost"]
     if not left:
         return ALL_LOST
+    if not ask.gpus and all(reason == "divided" for reason in left):
+        return NO_SHARES
     left = [reason for reason in left if reason != "model"]
     if not left:
         return "has no GPU of a model that the pod names"

@@ -67,6 +67,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 REASONS: Final = {
     "lost": "not usable",
+    "divided": "in MIG mode or shared by MPS",
     "model": "of another model",
     "uuid": "not one of those it names",
     "held": "not wholly free",
