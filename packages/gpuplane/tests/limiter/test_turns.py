@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.limits.arbiter import Arbiter
-from gpuplane.limits.facts import CoreMode, GpuLimit
+from gpuplane.limits.arbiter import PROGRAM, Arbiter
+from gpuplane.limits.facts import CoreMode, GpuLimit, Limits, Owner
+from gpuplane.limits.store import ShareStore
 from packages.gpuplane.tests.limiter import arbiterclient
 from packages.gpuplane.tests.limiter.arbiterclient import Client
 from packages.gpuplane.tests.limiter.conftest import ROOT, Machine, answers_of_all
@@ -312,3 +316,110 @@ def test_two_processes_of_a_share_have_the_same_part_of_it(machine) -> None:
     variables = machine.share("a", core=1, mode=CoreMode.WEIGHTED)
     shares = answers_of_all({name: machine.start(BUSY.format(seconds=1.5), variables) for name in ("x", "y")})
     assert shares["x"] > 20 and shares["y"] > 20
+
+
+def test_a_new_arbiter_takes_over_while_tenants_run(machine, tmp_path: Path) -> None:
+    """As in an upgrade: the next one waits for the first to end; then there is none, until a third one starts."""
+    tenants = {name: machine.share(name, core=core) for name, core in (("a", 30), ("b", 60))}
+    children = {name: machine.start(UPGRADED, share) for name, share in tenants.items()}
+    for child in children.values():
+        assert child.stdout.readline(), child.stderr.read()
+    program = tmp_path / "arbiter"
+    shutil.copy2(PROGRAM, program)
+    with Arbiter(machine.store, program) as fresh:
+        for child in children.values():
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        assert all(child.stdout.readline() for child in children.values())
+        machine.arbiter.close()
+        assert all(child.stdout.readline() for child in children.values())
+        fresh.close()
+        assert all(child.stdout.readline() for child in children.values())
+        with Arbiter(machine.store):
+            ended = {name: child.communicate(timeout=60) for name, child in children.items()}
+    seen = {name: json.loads(output.splitlines()[-1]) for name, (output, _) in ended.items()}
+    assert {errors for _, errors in ended.values()} == {""}
+    assert 2 < seen["a"][0] < 34 and 4 < seen["b"][0] < 64
+    # A second, and what a busy machine takes.
+    assert max(longest for _, longest in seen.values()) < 1.5
+
+
+# Launches for four seconds, and says when each is over; in the end its part of the time, and the longest launch.
+UPGRADED = """
+context()
+function = kernel(1000)
+assert launch(function) == 0
+ready()
+start, count, longest, said = time.monotonic(), 0, 0, 0
+while time.monotonic() < start + 4:
+    before = time.monotonic()
+    assert launch(function) == 0
+    count, longest = count + 1, max(longest, time.monotonic() - before)
+    if time.monotonic() > start + said + 1:
+        said += 1
+        print(json.dumps("goes on"), flush=True)
+call("cuCtxSynchronize")
+answer([count / 10 / (time.monotonic() - start), longest])
+"""
+
+
+def test_a_share_fills_the_log_with_its_own_lines_at_most(machine, client, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        machine.share(name, core=50)
+    for share in ["a"] * 60 + ["b"]:
+        old = client(share)
+        old.say(arbiterclient.HELLO, version=1)
+        assert old.hear().kind == arbiterclient.REFUSED
+    machine.arbiter.close()
+    lines = capfd.readouterr().err.splitlines()
+    of_a = [line for line in lines if "share=a" in line]
+    assert len(of_a) == 21
+    assert of_a[-1] == "arbiter: lines were left out: share=a count=40"
+    assert len([line for line in lines if "share=b" in line]) == 1
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk with room for some files and no more. Skips the test where none can be mounted."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=40", "none", place]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_the_socket_of_a_share_is_made_as_soon_as_a_full_disk_has_room_again(
+    full_disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = ShareStore(full_disk / "limits")
+    limits = Limits((GpuLimit(uuid="GPU-1", core=50),))
+    directory = store.write("a", limits, Owner(name="a"))
+    number = 0
+    with pytest.raises(OSError, match="No space"):
+        for number in itertools.count():
+            (full_disk / str(number)).touch()
+    assert number > 1
+    (full_disk / "0").unlink()  # for the arbiter's lock
+    with Arbiter(store):
+        said, deadline = "", time.monotonic() + 20
+        while "no socket for a share: share=a reason=No space left" not in said:
+            said += capfd.readouterr().err
+            assert time.monotonic() < deadline
+        (full_disk / "1").unlink()
+        Client(directory).greeted().close()
+
+
+def test_a_socket_that_cannot_be_made_is_tried_again(machine, client) -> None:
+    machine.share("a", core=50)
+    machine.arbiter.close()
+    place = machine.store.directory("a") / "turns"
+    place.unlink(missing_ok=True)
+    (place / "in the way").mkdir(parents=True)
+    with Arbiter(machine.store):
+        machine.share("b", core=50)
+        client("b").greeted()
+        (place / "in the way").rmdir()
+        place.rmdir()
+        client("a").greeted()

@@ -32,6 +32,10 @@ struct share {
 	bool listed, silent; /* its directory is there; it has used up its messages */
 	uint64_t budget_at;
 	int64_t budget;
+	uint64_t retry_at;  /* of the socket, where it could not be made; 0: never */
+	uint64_t lines_at;  /* log.c */
+	unsigned lines;
+	unsigned long long left_out;
 	struct share *next;
 };
 
@@ -54,8 +58,12 @@ struct connection {
 
 extern int arbiter_epoll, arbiter_lock;
 uint64_t clock_now(void);
-void arbiter_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool arbiter_watch(int file, void *source, uint32_t events);
+
+/* log.c */
+void arbiter_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void log_of(struct share *share, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void log_end(struct share *share); /* says how many lines were left out */
 
 /* shares.c */
 bool shares_open(const char *base); /* false, with errno: there is no such directory */
@@ -64,7 +72,9 @@ void shares_scan(void);             /* begins to listen for new shares, and ends
 bool shares_limit(struct share *share, uint32_t position, struct order_limit *limit, uint64_t now);
 bool shares_spend(struct share *share, unsigned messages, uint64_t now);
 void shares_refill(uint64_t now);   /* hears again those that may speak */
-uint64_t shares_wake(void);         /* when that is to be done; ORDER_NEVER */
+void shares_retry(uint64_t now);    /* makes sockets that could not be made */
+uint64_t shares_wake(void);         /* when one of the two is to be done; ORDER_NEVER */
+void shares_end(void);              /* the arbiter is about to end */
 void shares_release(struct share *share); /* one connection less */
 
 /* Whether the holder of a GPU, beyond its time, waits for a tenant that waits for this GPU, over others or not. */

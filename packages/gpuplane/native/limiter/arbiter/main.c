@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +22,6 @@
 
 #define STANDBY_MS 50
 #define EVENTS 64
-#define RETRY_LINES 20 /* lines on stderr that a container can cause */
 
 int arbiter_epoll, arbiter_lock = -1;
 
@@ -32,19 +30,6 @@ uint64_t clock_now(void)
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
-
-void arbiter_say(const char *format, ...)
-{
-	static int said;
-	va_list arguments;
-	if (said++ >= RETRY_LINES)
-		return;
-	va_start(arguments, format);
-	fputs("arbiter: ", stderr);
-	vfprintf(stderr, format, arguments);
-	fputs("\n", stderr);
-	va_end(arguments);
 }
 
 bool arbiter_watch(int file, void *source, uint32_t events)
@@ -103,6 +88,7 @@ static bool handle(const struct epoll_event *event, int timer)
 	case FROM_TIMER:
 		if (read(timer, &expired, sizeof expired) == (ssize_t)sizeof expired)
 			shares_refill(clock_now());
+		shares_retry(clock_now());
 		return true;
 	case FROM_LISTENER:
 		talk_accept(event->data.ptr);
@@ -142,8 +128,10 @@ int main(int count, char **words)
 		for (int i = 0; i < ready; i++) {
 			if (*(enum source *)events[i].data.ptr == FROM_FOLDER)
 				rescan = true;
-			else if (!handle(&events[i], timer))
+			else if (!handle(&events[i], timer)) {
+				shares_end();
 				return 0;
+			}
 		}
 		/* Last: it frees shares, of which an event may be left. */
 		if (rescan)

@@ -19,6 +19,7 @@
 #define BUDGET_PER_SECOND 10000  /* messages of a share; a turn takes three, and lasts a millisecond at least */
 #define BUDGET_MOST 4000
 #define REFILL_NS 20000000ull
+#define RETRY_NS 500000000ull    /* of a socket that could not be made, as on a full disk */
 #define OPEN_FLAGS (O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
 
 static struct share *shares;
@@ -65,6 +66,30 @@ static int listen_in(int place)
 	return -1;
 }
 
+static void close_file(int file)
+{
+	if (file >= 0)
+		close(file);
+}
+
+/* Begins to listen. A page that cannot be read now is mended by the agent, and disks get room again. */
+static void begin(struct share *share, int place, uint64_t now)
+{
+	share->retry_at = now + RETRY_NS;
+	if (share->limits_file < 0)
+		share->limits_file = openat(place, "limits", O_RDWR | OPEN_FLAGS);
+	if (share->limits_file < 0 || !read_limits(share, now))
+		return;
+	share->listener = listen_in(place);
+	if (share->listener >= 0 && arbiter_watch(share->listener, share, EPOLLIN)) {
+		share->retry_at = 0;
+		return;
+	}
+	log_of(share, "no socket for a share: share=%s reason=%s", share->id, strerror(errno));
+	close_file(share->listener);
+	share->listener = -1;
+}
+
 static void add(int place, const char *id, ino_t inode)
 {
 	struct share *share = calloc(1, sizeof *share);
@@ -77,14 +102,10 @@ static void add(int place, const char *id, ino_t inode)
 	share->listed = true;
 	share->budget = BUDGET_MOST;
 	share->budget_at = clock_now();
-	share->limits_file = openat(place, "limits", O_RDWR | OPEN_FLAGS);
+	share->limits_file = -1;
 	share->usage_file = openat(place, "usage", O_RDWR | OPEN_FLAGS);
 	share->owner_file = openat(place, "owner.json", O_RDONLY | OPEN_FLAGS);
-	if (share->limits_file >= 0 && read_limits(share, share->budget_at)) {
-		share->listener = listen_in(place);
-		if (share->listener < 0 || !arbiter_watch(share->listener, share, EPOLLIN))
-			arbiter_say("no socket for a share: share=%s reason=%s", id, strerror(errno));
-	}
+	begin(share, place, share->budget_at);
 	share->next = shares;
 	shares = share;
 }
@@ -94,12 +115,6 @@ static void close_listener(struct share *share)
 	if (share->listener >= 0)
 		closing_add(share->listener); /* with those that have connected and were not accepted */
 	share->listener = -1;
-}
-
-static void close_file(int file)
-{
-	if (file >= 0)
-		close(file);
 }
 
 /* Frees the shares whose directories and connections are gone. */
@@ -112,6 +127,7 @@ static void sweep(void)
 			continue;
 		}
 		*at = share->next;
+		log_end(share);
 		close_file(share->limits_file);
 		close_file(share->usage_file);
 		close_file(share->owner_file);
@@ -199,10 +215,34 @@ void shares_refill(uint64_t now)
 
 uint64_t shares_wake(void)
 {
-	for (const struct share *share = shares; share; share = share->next)
-		if (share->silent)
-			return clock_now() + REFILL_NS;
-	return ORDER_NEVER;
+	uint64_t wake = ORDER_NEVER, refill_at = clock_now() + REFILL_NS;
+	for (const struct share *share = shares; share; share = share->next) {
+		if (share->silent && refill_at < wake)
+			wake = refill_at;
+		if (share->retry_at && share->listed && share->retry_at < wake)
+			wake = share->retry_at;
+	}
+	return wake;
+}
+
+void shares_retry(uint64_t now)
+{
+	for (struct share *share = shares; share; share = share->next) {
+		if (!share->retry_at || !share->listed || now < share->retry_at)
+			continue;
+		struct stat info;
+		int place = openat(folder, share->id, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		share->retry_at = now + RETRY_NS;
+		if (place >= 0 && fstat(place, &info) == 0 && info.st_ino == share->inode)
+			begin(share, place, now);
+		close_file(place);
+	}
+}
+
+void shares_end(void)
+{
+	for (struct share *share = shares; share; share = share->next)
+		log_end(share);
 }
 
 void shares_release(struct share *share)

@@ -91,8 +91,8 @@ static void greet(struct connection *connection, const struct word *word, uint64
 	struct order_limit limit;
 	struct share *share = connection->share;
 	if (word->version != PAGE_VERSION) {
-		arbiter_say("a container has another version of the limits, and keeps to them alone: share=%s version=%u ours=%u",
-			    share->id, word->version, PAGE_VERSION);
+		log_of(share, "a container has another version of the limits, and keeps to them alone: share=%s version=%u ours=%u",
+		       share->id, word->version, PAGE_VERSION);
 		if (tell(connection, WORD_REFUSED, 0, 0))
 			hang_up(connection);
 		return;
