@@ -21,7 +21,7 @@ REAL_CLUSTER := packages/gpuplane/tests/kubernetes $(ANY_CLUSTER)
 # Modules of another Python are none of the environment's.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: demo test test-gpu lint bench docs image audit fuzz chaos chart lock setup clean
+.PHONY: demo test test-gpu test-pytorch lint bench docs image audit fuzz chaos chart lock setup clean
 
 demo:
 	@$(PYTHON) tools/environment.py demo
@@ -85,6 +85,11 @@ image: setup
 test-gpu: setup
 	$(BIN)/python -m tests.gpu $(if $(ONLY),--only $(ONLY))
 
+# PyTorch as PyPI has it, on simulated GPUs under shares. Its wheel is downloaded once: 776 MB, 1.6 GB on disk.
+test-pytorch: setup
+	$(BIN)/python -m tests.support.pytorch
+	$(BIN)/pytest packages/gpuplane/tests/limiter/programs/test_pytorch.py
+
 # The public parsers, for MINUTES. A finding is kept in tests/fuzz/corpus, which make test reads.
 fuzz: setup
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
@@ -115,6 +120,8 @@ lock: setup
 	    --python-version 3.11 --group cuda --output-file requirements-cuda.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.11 --group cupy --output-file requirements-cupy.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+	    --python-version 3.9 --group pytorch --output-file requirements-pytorch.lock
 
 # All that tests and tools need; the demo needs less.
 setup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from typing import Any
 
 import pytest
@@ -60,6 +61,14 @@ def test_a_fat_binary_without_text_for_the_gpu_is_refused(gpu: Any) -> None:
     ):
         code, _, log = gpu.load(image)
         assert (code, log) == (209, "simulated GPUs run PTX only, no machine code")
+
+
+def test_code_that_the_linker_of_nvcc_made_is_machine_code_and_refused_as_such(gpu: Any) -> None:
+    """PyTorch has some. A runtime goes on without such a module, as without one for another GPU."""
+    image = ctypes.create_string_buffer(fat_binary(entry(b"\x7fELF" + bytes(60), 70, MACHINE_CODE)))
+    linked, unknown = (struct.pack("<IIQQ", 0x466243B1, version, ctypes.addressof(image), 0) for version in (2, 3))
+    assert gpu.load(linked)[0] == 209
+    assert gpu.load(unknown)[0] == 200
 
 
 @pytest.mark.parametrize("cut", [17, 60, 100])

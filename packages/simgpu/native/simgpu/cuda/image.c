@@ -120,8 +120,11 @@ CUresult cuda_image_text(const void *image, CUdevice device, char **text)
 	/* Texts may be shorter than a magic number, so they are compared by bytes. */
 	if (!strncmp((const char *)at, "\xb1\x43\x62\x46", 4)) {
 		const uint8_t *inner = (const uint8_t *)(uintptr_t)word(at + 8, 8);
-		if (word(at + 4, 4) != 1 || !inner || word(inner, 4) != FAT_MAGIC)
-			return CUDA_INVALID_IMAGE; /* version 2 is of code that is still to be linked */
+		uint64_t version = word(at + 4, 4);
+		if (version < 1 || version > 2 || !inner || word(inner, 4) != FAT_MAGIC)
+			return CUDA_INVALID_IMAGE;
+		if (version == 2)
+			return CUDA_NO_BINARY_FOR_GPU; /* nvcc's linker made it: machine code only */
 		at = inner;
 	}
 	if (!strncmp((const char *)at, "\x50\xed\x55\xba", 4))
