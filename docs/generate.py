@@ -42,6 +42,7 @@ from gpuplane.discovery.gpu import GPU_LABELS
 from gpuplane.exporter.fields import DEFAULT_FIELDS, OFFERED_LABELS, OFFERED_METRICS
 from gpuplane.exporter.render import LOST
 from gpuplane.limits.exposition import METRICS as SHARE_METRICS
+from gpuplane.metering import METRICS as METER_METRICS
 from gpuplane.operator.autoscaler_install import SETTINGS as AUTOSCALER_SETTINGS
 from gpuplane.operator.gates import OPEN, PRE_INSTALLED, REMOVING
 from gpuplane.operator.metrics import OperatorState, operator_metrics
@@ -664,7 +665,7 @@ def metrics() -> str:
         table(
             ("metric", "type", "meaning"),
             [(code(f.name), f.type.value, f.help) for f in DEFAULT_FIELDS if f.name in OFFERED_METRICS]
-            + [(code(LOST.name), LOST.type.value, LOST.help)],
+            + [(code(metric.name), metric.type.value, metric.help) for metric in (LOST, *METER_METRICS)],
         ),
         "A label on all of them: "
         + ", ".join(code(f.name) for f in DEFAULT_FIELDS if f.name in OFFERED_LABELS)

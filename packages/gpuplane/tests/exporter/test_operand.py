@@ -16,6 +16,7 @@ import grpc.aio
 import pytest
 
 from gpuplane.exporter import run
+from gpuplane.exporter.operand import METER_SECONDS
 from gpuplane.exporter.pods import GPUHolders, holders
 from gpuplane.exporter.render import GPUHolder
 from gpuplane.hardware import GPUFacts
@@ -36,7 +37,9 @@ def one_gpu() -> FakeGPUs:
     return FakeGPUs((T4,), "570.1")
 
 
-async def no_sleep(_: float) -> None:
+async def no_sleep(seconds: float) -> None:
+    if seconds == METER_SECONDS:
+        await asyncio.Event().wait()  # so that the meter reads with scrapes only
     await asyncio.sleep(0)
 
 
@@ -50,7 +53,7 @@ def context(open_gpus: Callable[[], Any], **more: Any) -> OperandContext:
     facts: dict[str, Any] = {
         "node_name": "sim-1",
         "namespace": "gpu-operator",
-        "client": None,
+        "client": PodsOfTheNode(),
         "now": lambda: "",
         "kubelet_dir": Path("/nonexistent"),
         "address": "127.0.0.1",
@@ -318,6 +321,13 @@ class FakePods(rpc.PodResourcesListerServicer):
         container.devices.add(resource_name="example.com/nic", device_ids=["nic-0"])
         return answer
 
+    async def GetAllocatableResources(
+        self, request: pb.AllocatableResourcesRequest, context: Any
+    ) -> pb.AllocatableResourcesResponse:
+        answer = pb.AllocatableResourcesResponse()
+        answer.devices.add(resource_name="nvidia.com/gpu", device_ids=["GPU-0", *(f"GPU-1::{at}" for at in range(8))])
+        return answer
+
 
 @asynccontextmanager
 async def pod_resources(kubelet_dir: Path, pods: FakePods) -> AsyncIterator[None]:
@@ -354,7 +364,10 @@ def test_a_share_has_many_ids_and_one_holder() -> None:
     old = answer.pod_resources.add(name="old", namespace="ml").containers.add(name="main")
     old.devices.add(resource_name="alpha.kubernetes.io/nvidia-gpu", device_ids=["GPU-1"])
     assert holders(answer) == {
-        "GPU-0": [GPUHolder("ml", "tune", "main", part=True), GPUHolder("ml", "serve", "main", part=True)],
+        "GPU-0": [
+            GPUHolder("ml", "tune", "main", part=True, share_percent=30, share_bytes=256 << 20),
+            GPUHolder("ml", "serve", "main", part=True, share_percent=20, share_bytes=256 << 20),
+        ],
         "GPU-1": [GPUHolder("ml", "old", "main")],
     }
 
@@ -399,14 +412,11 @@ async def test_labels_and_uid_of_pods_are_put_on_the_lines_that_name_them(
     assert client.asked == ["spec.nodeName=sim-1"]
 
 
-async def test_labels_of_pods_are_chosen_and_asked_for_only_when_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_labels_of_pods_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = PodsOfTheNode()
     given = context(one_gpu, kubelet_dir=tmp_path, client=client)
     async with pod_resources(tmp_path, client), exporting(given) as ask:
         assert "vision" not in (await ask("/metrics"))[1]
-    assert client.asked == []
     monkeypatch.setenv("DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "true")
     monkeypatch.setenv("DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", "^team$, ^app\\.")
     shutil.rmtree(tmp_path / "pod-resources")
@@ -414,6 +424,35 @@ async def test_labels_of_pods_are_chosen_and_asked_for_only_when_wanted(
         text = (await ask("/metrics"))[1]
     assert 'pod="train",app_kubernetes_io_name="train",team="vision"}' in text
     assert "pod_uid" not in text and "0rder" not in text
+
+
+async def test_the_meter_counts_what_a_pod_held_and_used_from_scrape_to_scrape(tmp_path: Path) -> None:
+    client = PodsOfTheNode()
+    async with pod_resources(tmp_path, client), exporting(context(one_gpu, kubelet_dir=tmp_path, client=client)) as ask:
+        first, later = [(await ask("/metrics"))[1] for _ in range(2)]
+    who = 'owner_kind="Pod",owner="train",gpu="0",UUID="GPU-0",modelName="T4",Hostname="sim-1",container="main",'
+    who += 'namespace="ml",pod="train",kind="whole"'
+    held = f"gpuplane_pod_gpu_held_seconds_total{{{who}}} "
+    assert held + "0.000000\n" in first
+    assert float(later.split(held)[1].split()[0]) > 0
+    assert 'container_gpu_allocation{container="main",namespace="ml",node="sim-1",pod="train"} 1.000000\n' in later
+    rest = 'gpuplane_gpu_unbooked_seconds_total{gpu="0",UUID="GPU-0",modelName="T4",Hostname="sim-1"} '
+    assert rest + "0.000000\n" in later
+
+
+async def test_the_meter_reads_between_scrapes_too(tmp_path: Path) -> None:
+    gpus, pauses, enough = one_gpu(), list[float](), asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) > 3:
+            enough.set()
+            await asyncio.Event().wait()
+
+    async with exporting(context(lambda: gpus, kubelet_dir=tmp_path, sleep=sleep)):
+        await enough.wait()
+    assert pauses == [METER_SECONDS] * 4
+    assert gpus.readings == 3
 
 
 async def test_without_a_kubelet_there_are_no_pod_labels_and_it_is_said_once(

@@ -125,11 +125,12 @@ def test_the_others_are_no_root() -> None:
     assert {one["name"] for _, one in CONFINED if not one["securityContext"].get("runAsNonRoot")} == ROOT.keys()
 
 
-def test_an_exporter_without_privilege_has_no_part_of_the_host_but_two_directories() -> None:
+def test_an_exporter_without_privilege_has_no_part_of_the_host_but_three_directories() -> None:
     exporter, *_ = [pod for pod, one in CONFINED if one["name"] == "dcgm-exporter"]
     assert [one["hostPath"]["path"] for one in exporter["volumes"]] == [
         "/var/lib/kubelet/pod-resources",
         "/var/run/cdi",
+        "/var/lib/gpuplane/limits",
     ]
     assert all(mount["readOnly"] for mount in exporter["containers"][0]["volumeMounts"])
 

@@ -1,4 +1,4 @@
-"""Labels and uid of the pods that hold GPUs, for those who want them on the metrics: a watch of this node's pods.
+"""Owner, labels and uid of the pods that hold GPUs, for the metrics: a watch of this node's pods.
 
 Invariant: metrics never wait for it or fail because of it; lines of an unknown pod have no marks.
 """
@@ -13,6 +13,7 @@ from kubekit.api.meta import ObjectMeta
 from kubekit.kube import Client, Informer
 
 UID = "pod_uid"
+TEMPLATE_LABEL = "pod-template-hash"  # of a Deployment, at its ReplicaSets and their pods
 
 
 class PodMarks:
@@ -42,6 +43,26 @@ class PodMarks:
         found = chosen(pod.metadata.labels, self._allowed) if self._labels else {}
         return tuple(sorted({**found, **({UID: pod.metadata.uid} if self._uid else {})}.items()))
 
+    def owner(self, namespace: str, name: str) -> tuple[str, str]:
+        """As `owner_of`; empty for an unknown pod."""
+        pod = self._pods.get(f"{namespace}/{name}")
+        return ("", "") if pod is None else owner_of(pod)
+
+    def knows(self, namespace: str, name: str) -> bool:
+        return self._pods.get(f"{namespace}/{name}") is not None
+
+
+def owner_of(pod: Pod) -> tuple[str, str]:
+    """Return kind and name of the controller of a pod: of a ReplicaSet's pod the Deployment, of a bare pod itself."""
+    for owner in pod.metadata.owner_references:
+        if owner.controller:
+            template = pod.metadata.labels.get(TEMPLATE_LABEL, "")
+            deployment = owner.name.removesuffix(f"-{template}")
+            if owner.kind == "ReplicaSet" and template and deployment != owner.name:
+                return "Deployment", deployment
+            return owner.kind, owner.name
+    return "Pod", pod.metadata.name
+
 
 def chosen(labels: Mapping[str, str], allowed: Sequence[re.Pattern[str]]) -> dict[str, str]:
     """Labels of a pod as labels of a metric. Of two that become one name the first in the alphabet stays."""
@@ -67,5 +88,6 @@ def _only_marks(pod: Pod) -> Pod:
             uid=meta.uid,
             resource_version=meta.resource_version,
             labels=meta.labels,
+            owner_references=meta.owner_references,
         )
     )

@@ -2,7 +2,8 @@
 
 Invariants:
 
-- Everything is read when it is asked for; nothing runs between scrapes. Scrapes that come together share one reading.
+- Values are read when they are asked for. Scrapes that come together share one reading.
+- The meter reads at each scrape, and after `METER_SECONDS` without one, since short pods live between scrapes.
 - Never an old value: while the driver is away the answer is 503 with the reason.
 - A list of fields that becomes wrong while it is served changes nothing: the one before stays, and the log says why.
 - A container that has its GPUs from a CDI specification keeps those of its creation. The exporter ends when the
@@ -16,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -28,10 +30,12 @@ from gpuplane.exporter.choice import FieldChoice, load
 from gpuplane.exporter.jobs import Jobs
 from gpuplane.exporter.marks import PodMarks
 from gpuplane.exporter.pods import GPUHolders
-from gpuplane.exporter.render import Extra, GPUHolder, entities, lost_gpus, render
+from gpuplane.exporter.render import Entity, Extra, GPUHolder, entities, lost_gpus, render
 from gpuplane.exporter.settings import Settings
+from gpuplane.exporter.usage import SharesInUse, ShareUses, node_reading
 from gpuplane.hardware import GPUFacts, GPUSource, Sample
 from gpuplane.host import Host, HostError, gpu_addresses
+from gpuplane.metering import Meter, MeterNames, PodContainer, families
 from gpuplane.operand import OperandContext
 from kubekit.errors import InvalidInput, KubekitError, Retryable, Terminal
 from kubekit.http_server import Handler, HttpAnswer, serving
@@ -42,6 +46,7 @@ log = logging.getLogger("gpuplane.exporter")
 T = TypeVar("T")
 
 PORT: Final = 9400
+METER_SECONDS: Final = 10.0
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
 INDEX: Final = b"""<!doctype html><title>GPU metrics</title>
@@ -69,7 +74,7 @@ async def run(context: OperandContext, serve: Serve = serving) -> None:
     if given.idle:
         log.warning("variables without effect names=%s", ",".join(given.idle))
     marks = None
-    if given.pods and (given.pod_labels or given.pod_uid):
+    if given.pods:
         wanted = {"labels": given.pod_labels, "uid": given.pod_uid}
         marks = PodMarks(context.client, context.node_name, allowed=given.allowed_labels, **wanted)
     exporter = Exporter(context, given, _loaded(given.collectors), marks)
@@ -83,7 +88,7 @@ async def run(context: OperandContext, serve: Serve = serving) -> None:
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
-        exporter.close()
+        await exporter.stop()
         if marks is not None:
             await marks.stop()
 
@@ -180,12 +185,25 @@ class Exporter:
         self._driver_version = ""
         self._reading: asyncio.Task[bytes] | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._meter = Meter()
+        self._shares = SharesInUse(context.host_root)
+        self._labels: dict[PodContainer, Mapping[str, str]] = {}
+        self._metering: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
         """Watch what scrapes need; may be called again."""
         if self._marks is not None:
             self._marks.start()
+        if self._metering is None:
+            self._metering = asyncio.create_task(self._meter_always())
+
+    async def stop(self) -> None:
+        """End the meter, and close the driver's library."""
+        if self._metering is not None:
+            self._metering.cancel()
+            await asyncio.gather(self._metering, return_exceptions=True)
+        self.close()
 
     def choose(self, choice: FieldChoice) -> None:
         """Other fields from the next scrape on."""
@@ -197,10 +215,8 @@ class Exporter:
 
     async def metrics(self) -> HttpAnswer:
         """All metrics of now."""
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read())
         try:
-            return HttpAnswer(await asyncio.shield(self._reading), content_type=CONTENT_TYPE)
+            return HttpAnswer(await self._shared_reading(), content_type=CONTENT_TYPE)
         except KubekitError as error:
             return self._failed(error)
 
@@ -217,8 +233,23 @@ class Exporter:
             self._source.close()
             self._source = None
 
+    async def _shared_reading(self) -> bytes:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        return await asyncio.shield(self._reading)
+
+    async def _meter_always(self) -> None:
+        """Read where no scrape has read for a while."""
+        while True:
+            seen = self._reading
+            await self._context.sleep(METER_SECONDS)
+            if seen is self._reading:
+                # A failed reading is a gap, which the meter books later; the next scrape reports the reason.
+                with contextlib.suppress(KubekitError):
+                    await self._shared_reading()
+
     async def _read(self) -> bytes:
-        holders, (inventory, samples) = await asyncio.gather(self._held(), self._ask(self._measure))
+        holders, (at_ns, inventory, samples, shares) = await asyncio.gather(self._held(), self._ask(self._measure))
         extra = Extra(
             driver_version=self._driver_version,
             hostname=self._context.node_name if self._settings.hostname else "",
@@ -229,7 +260,33 @@ class Exporter:
         )
         shown = entities(inventory, samples)
         lost = lost_gpus(shown, self._silent(inventory), extra.hostname)
-        return render(self._choice.fields, shown, extra) + exposition([lost])
+        if self._pods.answered:
+            replicas = await self._pods.replicas() if _has_replica(holders) else {}
+            self._meter.read(node_reading(at_ns, shown, samples, holders, replicas, shares))
+            metered_pods = {who for _, who in self._meter.totals}
+            self._labels = {who: labels for who, labels in self._labels.items() if who in metered_pods}
+        metered = families(self._meter.totals, self._names(shown, extra.hostname))
+        return render(self._choice.fields, shown, extra) + exposition([lost, *metered])
+
+    def _names(self, shown: list[Entity], hostname: str) -> MeterNames:
+        gpus = {
+            entity.gpu.uuid: {
+                "gpu": str(entity.gpu.index),
+                "UUID": entity.gpu.uuid,
+                "modelName": entity.gpu.model,
+                **({"Hostname": hostname} if hostname else {}),
+            }
+            for entity in shown
+        }
+        return MeterNames(gpus, self._pod_labels, self._context.node_name)
+
+    def _pod_labels(self, who: PodContainer) -> Mapping[str, str]:
+        """Return owner and marks of a pod; those of a pod that left stay until its totals are forgotten."""
+        if self._marks is not None and self._marks.knows(who.namespace, who.pod):
+            kind, name = self._marks.owner(who.namespace, who.pod)
+            marks = dict(self._marks.of(who.namespace, who.pod))
+            self._labels[who] = {**marks, "owner_kind": kind, "owner": name}
+        return self._labels.get(who, {})
 
     def _silent(self, inventory: tuple[GPUFacts, ...]) -> list[str]:
         """Return the addresses of the GPUs that NVML does not list; none where the bus cannot be read."""
@@ -248,9 +305,10 @@ class Exporter:
     def _marked(holder: GPUHolder, marks: PodMarks) -> GPUHolder:
         return msgspec.structs.replace(holder, marks=marks.of(holder.namespace, holder.pod))
 
-    def _measure(self) -> tuple[tuple[GPUFacts, ...], tuple[Sample, ...]]:
+    def _measure(self) -> tuple[int, tuple[GPUFacts, ...], tuple[Sample, ...], ShareUses]:
         source = self._open()
-        return source.inventory(), source.samples()
+        inventory = source.inventory()
+        return time.monotonic_ns(), inventory, source.samples(), self._shares.read()
 
     def _open(self) -> GPUSource:
         if self._source is None:
@@ -277,3 +335,7 @@ class Exporter:
         if not isinstance(error, Retryable):
             self.end(error)
         return HttpAnswer(f"{error}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _has_replica(holders: Mapping[str, list[GPUHolder]]) -> bool:
+    return any(holder.replica for found in holders.values() for holder in found)

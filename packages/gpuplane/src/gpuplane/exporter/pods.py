@@ -20,13 +20,18 @@ from kubekit.pod_resources import PodResourcesClient
 from kubekit.rpc import RpcError
 
 if TYPE_CHECKING:
-    from kubekit.protocol.podresources_pb2 import ContainerResources, ListPodResourcesResponse
+    from kubekit.protocol.podresources_pb2 import (
+        AllocatableResourcesResponse,
+        ContainerResources,
+        ListPodResourcesResponse,
+    )
 
 log = logging.getLogger("gpuplane.exporter")
 
 # What the names of GPU resources begin with.
 PREFIXES: Final = ("nvidia.com/", names.VCUDA_CORE, names.VCUDA_MEMORY, names.ALPHA_GPU)
 WHOLE: Final = 100  # ids of vcuda-core that are one GPU
+MEMORY_UNIT: Final = 256 << 20  # bytes of an id of vcuda-memory
 SHARES: Final = (names.VCUDA_CORE, names.VCUDA_MEMORY)
 # What stands before the number of a replica: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
 REPLICA_SIGNS: Final = ("::", "/vgpu")
@@ -55,16 +60,22 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIX
         namespace, pod_name = pod.namespace, pod.name
         for container in pod.containers:
             name = container.name
-            for device, replica, part in _held(container, prefixes):
-                holder = GPUHolder(namespace, pod_name, name, replica, part=part)
+            for device, replica, share in _held(container, prefixes):
+                percent, size = share or (0, 0)
+                part = share is not None
+                holder = GPUHolder(
+                    namespace, pod_name, name, replica, part=part, share_percent=percent, share_bytes=size
+                )
                 known = found.setdefault(device, [])
                 if holder not in known:
                     known.append(holder)
     return found
 
 
-def _held(container: ContainerResources, prefixes: tuple[str, ...]) -> Iterator[tuple[str, str, bool]]:
-    """Yield of each GPU that a container holds: device id, replica, and whether the container holds a share of it."""
+def _held(
+    container: ContainerResources, prefixes: tuple[str, ...]
+) -> Iterator[tuple[str, str, tuple[int, int] | None]]:
+    """Yield of each GPU that a container holds: device id, replica, and percent and bytes where it holds a share."""
     shares: dict[str, list[str]] = {}
     for devices in container.devices:
         resource = devices.resource_name
@@ -72,15 +83,25 @@ def _held(container: ContainerResources, prefixes: tuple[str, ...]) -> Iterator[
             shares.setdefault(resource, []).extend(split_replica(device_id)[0] for device_id in devices.device_ids)
         elif resource.startswith(prefixes):
             for device_id in devices.device_ids:
-                yield *split_replica(device_id), False
+                yield *split_replica(device_id), None
     if shares:
-        core = Counter(shares.get(names.VCUDA_CORE))
+        core, memory = Counter(shares.get(names.VCUDA_CORE)), Counter(shares.get(names.VCUDA_MEMORY))
         for device in dict.fromkeys(chain.from_iterable(shares.values())):
-            yield device, "", core[device] < WHOLE
+            share = (core[device], memory[device] * MEMORY_UNIT)
+            yield device, "", share if core[device] < WHOLE else None
+
+
+def replicas(answer: AllocatableResourcesResponse) -> dict[str, int]:
+    """Return how many replicas the kubelet can allocate of each device: device id without its replica -> number."""
+    own = (devices.device_ids for devices in answer.devices if devices.resource_name not in SHARES)
+    ids = chain.from_iterable(own)
+    return Counter(device for device, replica in map(split_replica, ids) if replica)
 
 
 class GPUHolders:
     """The containers that hold GPUs, by the kubelet whose directory is `kubelet_dir`.
+
+    `answered`: whether the kubelet answered the last question about holders.
 
     Args:
         resources: GPU resources next to those that are known.
@@ -95,9 +116,11 @@ class GPUHolders:
         self._kubelet = PodResourcesClient(kubelet_dir, sleep)
         self._prefixes = (*PREFIXES, *resources)
         self._said = ""
+        self.answered = False
 
     async def holders(self) -> dict[str, list[GPUHolder]]:
         """As `holders`; empty when the kubelet does not answer."""
+        self.answered = False
         socket = self._kubelet.socket
         if not socket.exists():
             self._say(f"no pod labels: there is no {socket}; mount the kubelet's directory, or give --kubelet-dir")
@@ -108,7 +131,15 @@ class GPUHolders:
             self._say(f"no pod labels: the kubelet answers {error.status.name} {error.details}".rstrip())
             return {}
         self._say("")
+        self.answered = True
         return holders(answer, self._prefixes)
+
+    async def replicas(self) -> dict[str, int]:
+        """As `replicas`; empty when the kubelet does not answer."""
+        try:
+            return replicas(await self._kubelet.allocatable())
+        except RpcError:
+            return {}
 
     def _say(self, text: str) -> None:
         if text != self._said:

@@ -23,7 +23,7 @@ LOST: Final = Metric("gpuplane_gpu_lost", MetricType.GAUGE, "1 for a GPU of the 
 class GPUHolder(msgspec.Struct, frozen=True, order=True):
     """A container that holds a GPU; `replica` is its number of a shared one, `marks` are further labels of its pod.
 
-    `part`: the container holds a share of the GPU.
+    `part`: the container holds a share of the GPU, `share_percent` of its core and `share_bytes` of its memory.
     """
 
     namespace: str
@@ -32,6 +32,8 @@ class GPUHolder(msgspec.Struct, frozen=True, order=True):
     replica: str = ""
     marks: tuple[tuple[str, str], ...] = ()
     part: bool = False
+    share_percent: int = 0
+    share_bytes: int = 0
 
 
 class Entity(msgspec.Struct, frozen=True):
