@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 
 import pytest
 
@@ -65,6 +66,16 @@ async def install(client):
                 for condition in (await client.get(CustomResourceDefinition, name)).status.conditions
             ):
                 pass
+
+
+async def test_the_servers_clock_is_read_from_its_answers(client):
+    assert abs(await client.server_time() - time.time()) < 5
+
+
+async def test_the_servers_clock_needs_a_known_user(server):
+    async with connect(server, "nobody") as stranger:
+        with pytest.raises(Unauthorized):
+            await stranger.server_time()
 
 
 async def test_verbs(client):

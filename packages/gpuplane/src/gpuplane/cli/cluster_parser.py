@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from gpuplane.cli.options import (
@@ -20,9 +21,9 @@ from gpuplane.cli.options import (
 
 
 def add_cluster_commands(commands: Any) -> None:
-    """Add `install`, `uninstall`, `status` and `explain`."""
+    """Add `install`, `uninstall`, `status`, `explain` and `doctor`."""
     parents = [talk_options(), cluster_options(), timeout_options()]
-    for add in (_install, _uninstall, _status, _explain):
+    for add in (_install, _uninstall, _status, _explain, _doctor):
         add(commands, parents)
 
 
@@ -145,4 +146,32 @@ def _explain(commands: Any, parents: list[Any]) -> None:
         "gpuplane explain tune-42 -n ml -o json",
         "gpuplane explain -A                   every pod that waits for GPUs",
         "gpuplane explain GP201                what a code means",
+    )
+
+
+def _doctor(commands: Any, parents: list[Any]) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        parents=[*parents[:2], form_options("text", "json")],
+        help="whether the installation is healthy, with cures; a file for support",
+    )
+    check = doctor.add_argument(
+        "--check", action="append", default=[], metavar="NAME", help="this check alone; may be repeated"
+    )
+    completed(check, "doctor_checks")
+    doctor.add_argument("--list", action="store_true", help="list the checks instead")
+    doctor.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="FILE.tar.gz",
+        help="write objects, events, logs and metrics for support, without secrets",
+    )
+    doctor.set_defaults(command=lazy("gpuplane.cli.doctor.command", "doctor"))
+    doctor.description = "Exit codes: 0 healthy, 1 findings, 3 a check could not look."
+    examples(
+        doctor,
+        "gpuplane doctor",
+        "gpuplane doctor --check extender --check webhooks",
+        "gpuplane doctor -o json | jq '.checks[].findings'",
+        "gpuplane doctor --bundle support.tar.gz",
     )

@@ -177,6 +177,13 @@ def contexts(words: Sequence[str]) -> list[str]:
         return []
 
 
+def doctor_checks(words: Sequence[str]) -> list[str]:
+    """The checks of `gpuplane doctor`."""
+    from gpuplane.cli.doctor.checks.registry import CHECKS  # late: other tabs do without
+
+    return [check.name for check in CHECKS]
+
+
 def _after(words: Sequence[str], *flags: str) -> str:
     """Return the word after one of the flags or behind its equals sign, empty for none."""
     apart = [part for word in words for part in (word.split("=", 1) if word.startswith(flags) else [word])]

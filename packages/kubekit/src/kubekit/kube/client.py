@@ -16,6 +16,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, overload
 from urllib.parse import quote, urlencode
@@ -183,6 +184,19 @@ class Client:
         async with self._open(path, dict(params or {}), idle=idle) as read:
             while (data := await read()) is not None:
                 yield data
+
+    async def server_time(self) -> float | None:
+        """The API server's clock as Unix seconds, to a second, by the header `Date`; None where it sends none."""
+        path = "/version"
+        for refused in (False, True):
+            head = await self._head("GET", path, None, "", refused)
+            response = await self._pool.request(head, timeout=self._timeout, replay=True)
+            if response.status < 300:
+                date = response.header(b"date")
+                return parsedate_to_datetime(date).timestamp() if date else None
+            if response.status != 401:
+                break
+        raise self._error(response, "GET", path)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,6 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            date_header=False,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_STOP_SECONDS,
             ssl_certfile=str(certificates.certificate) if certificates else None,
