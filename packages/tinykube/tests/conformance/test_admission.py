@@ -225,3 +225,66 @@ def test_webhooks_that_are_not_there(here, hook):
     here.see("ignored", here.create(here.core("configmaps"), {"metadata": {"name": "i"}}).status)
     wrong = configuration(here, hook, "x", sideEffects="Some")
     here.see("a wrong configuration", here.create(f"{GROUP}/validatingwebhookconfigurations", wrong))
+
+
+#: What a policy has to see of a subresource, as text that the answer to a refused request shows.
+SEEN = (
+    "request.kind.group + '/' + request.kind.version + ' ' + request.kind.kind + ' of ' + request.resource.resource"
+    " + '/' + request.subResource + ' ' + request.operation + ' ' + request.name"
+)
+
+
+def refused(here, name, resource, operation, expression, message):
+    """Refuses writes of a subresource by a policy, and returns when the API server does."""
+    rules = [{**resource, "apiVersions": ["*"], "operations": [operation]}]
+    spec = {
+        "matchConstraints": {"resourceRules": rules},
+        "validations": [{"expression": expression, "messageExpression": message}],
+    }
+    here.made(f"{GROUP}/validatingadmissionpolicies", {"metadata": {"name": here.name(name)}, "spec": spec})
+    bind(here, name, "Deny")
+
+
+def until_status(answers, status):
+    """The first answer of this status, of at most 2,000."""
+    for _ in range(2000):
+        answer = answers()
+        if answer.status == status:
+            return answer
+    raise AssertionError(f"never {status}")
+
+
+def test_evictions_are_admitted(here):
+    pods = here.core("pods")
+    here.made(pods, here.pod("held", schedulerName="nobody"))
+    resource = {"apiGroups": [""], "resources": ["pods/eviction"]}
+    message = SEEN + " + (oldObject == null ? ', nothing before' : '')"
+    refused(here, "evictions", resource, "CREATE", "object.metadata.name != 'held'", message)
+    path = f"{pods}/held/eviction"
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "held"}}
+    here.see("refused", until_status(lambda: here.create(path, body, dryRun="All"), 422))
+    here.see("still there", here.get(f"{pods}/held").status)
+    here.made(pods, here.pod("free", schedulerName="nobody"))
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "free"}}
+    here.see("allowed", here.create(f"{pods}/free/eviction", body).status)
+
+
+def test_scales_are_admitted(here):
+    sets = f"/apis/apps/v1/namespaces/{here.namespace}/replicasets"
+    labels = {"app": "scaled"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]},
+    }
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    here.made(sets, {"metadata": {"name": "r"}, "spec": spec})
+    resource = {"apiGroups": ["apps"], "resources": ["replicasets/scale"]}
+    message = SEEN + " + ' from ' + string(oldObject.spec.replicas) + ' to ' + string(object.spec.replicas)"
+    refused(here, "scales", resource, "UPDATE", "object.spec.replicas < 3", message)
+    path = f"{sets}/r/scale"
+    here.see("refused", until_status(lambda: here.patch(path, {"spec": {"replicas": 5}}, dryRun="All"), 422))
+    scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "r", "namespace": here.namespace}}
+    here.see("by an update", here.replace(path, {**scale, "spec": {"replicas": 4}}))
+    here.see("unchanged", here.get(f"{sets}/r").body["spec"]["replicas"])
+    here.see("allowed", here.patch(path, {"spec": {"replicas": 2}}).status)
+    here.see("not by way of the object", here.patch(f"{sets}/r", {"spec": {"replicas": 6}}, dryRun="All").status)

@@ -1,8 +1,8 @@
 """The admission chain: Kubernetes' own plugins, mutating webhooks, then policies and validating webhooks.
 
 Of the plugins of a real API server those are here that change what users see: service account, priority, default
-tolerations, runtime class, the check that no user grants rights beyond his own, and quotas. Limit ranges are not
-enforced. A namespace that is missing or going is refused by the registry itself.
+tolerations, runtime class, the check that no user grants rights beyond his own, limit ranges and quotas. A namespace
+that is missing or going is refused by the registry itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import forbidden
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.identity import Find
+from tinykube.apiserver.limit_ranges import LimitRanges
 from tinykube.apiserver.policies import AdmissionPolicies
 from tinykube.apiserver.quotas import ResourceQuotaUsage
 from tinykube.apiserver.rbac import RBAC
@@ -49,6 +50,7 @@ class AdmissionChain:
     ) -> None:
         self._rbac = rbac
         self.quotas = quotas
+        self.limit_ranges: LimitRanges | None = None
         self._find = find
         self._list = list_all
         self._webhooks = webhooks
@@ -76,6 +78,7 @@ class AdmissionChain:
                 key in _OWN
                 or self._webhooks.covers(info, operation, subresource)
                 or self._policies.covers(info, operation, subresource)
+                or (self.limit_ranges is not None and self.limit_ranges.covers(info, operation, subresource))
                 or (self.quotas is not None and operation == "CREATE" and self.quotas.covers(info))
             )
         return known
@@ -95,6 +98,8 @@ class AdmissionChain:
         namespace = self._namespace(request)
         self._policies.validate(request, namespace)
         await self._webhooks.validate(request, namespace)
+        if self.limit_ranges is not None:
+            self.limit_ranges.admit(request)
         if self.quotas is not None:
             self.quotas.admit(request)  # last, as what is stored at once is what was counted
 
@@ -106,6 +111,8 @@ class AdmissionChain:
         spec = pod.setdefault("spec", {})
         if not isinstance(spec, dict):
             return  # validation says so
+        if self.limit_ranges is not None:
+            self.limit_ranges.fill_pod(request.namespace, pod)
         self._service_account(request, spec)
         self._priority(request, spec)
         self._runtime_class(request, spec)

@@ -329,6 +329,15 @@ def _quota(obj: Object) -> None:
     obj.setdefault("status", {})
 
 
+def _limit_range(obj: Object) -> None:
+    """Limits follow from the largest, requests from limits, else from the smallest."""
+    for item in _spec(obj).get("limits") or ():
+        if isinstance(item, dict) and item.get("type") == "Container":
+            limits = {**(item.get("max") or {}), **(item.get("default") or {})}
+            requests = {**(item.get("min") or {}), **limits, **(item.get("defaultRequest") or {})}
+            item |= {name: of for name, of in (("default", limits), ("defaultRequest", requests)) if of}
+
+
 def _claim(obj: Object) -> None:
     _fill(_spec(obj), volumeMode="Filesystem")
     if not obj.get("status"):
@@ -395,6 +404,7 @@ _BY_PLURAL: Final[dict[tuple[str, str], Default]] = {
     ("", "replicationcontrollers"): _replica_set,
     ("", "namespaces"): _namespace,
     ("", "resourcequotas"): _quota,
+    ("", "limitranges"): _limit_range,
     ("", "nodes"): _node,
     ("policy", "poddisruptionbudgets"): _disruption_budget,
     ("", "services"): _service,

@@ -16,13 +16,14 @@ from collections.abc import Callable
 import msgspec
 
 from kubekit.api.kinds import built_in
-from tinykube.apiserver import bootstrap, configurations, crd, crdshape, discovery, quotas, services
+from tinykube.apiserver import bootstrap, configurations, crd, crdshape, discovery, limit_ranges, quotas, services
 from tinykube.apiserver.admission import CONFIGURATION, SYSTEM_PRIORITIES, AdmissionChain
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.discovery import DiscoveryAnswer
 from tinykube.apiserver.hooks import Object
 from tinykube.apiserver.identity import RequestAuthenticator, ServiceAccountTokens
+from tinykube.apiserver.limit_ranges import LimitRanges
 from tinykube.apiserver.openapi import OpenAPI
 from tinykube.apiserver.policies import AdmissionPolicies
 from tinykube.apiserver.rbac import RBAC
@@ -40,6 +41,7 @@ _VALIDATORS = {
     "validatingadmissionpolicies": configurations.policy,
     "validatingadmissionpolicybindings": configurations.policy_binding,
     "resourcequotas": quotas.findings,
+    "limitranges": limit_ranges.findings,
     "clusterroles": configurations.cluster_role,
     "roles": configurations.cluster_role,
 }
@@ -195,6 +197,7 @@ def install(
         registry.subscribe(plural, lambda *_: made.rbac.changed())
     for plural in CONFIGURATION:
         registry.subscribe(plural, lambda *_: made.admission.changed())
+    made.admission.limit_ranges = LimitRanges(registry)
     made.admission.quotas = quotas.ResourceQuotaUsage(registry, made.admission.changed)
     hooks.admission = made.admission
     hooks.authenticator = made.identity

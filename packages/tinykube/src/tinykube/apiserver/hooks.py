@@ -35,7 +35,8 @@ SYSTEM = User("system:apiserver", ("system:masters", "system:authenticated"))
 class AdmissionRequest(msgspec.Struct):
     """One write on its way in. `operation` is CREATE, UPDATE, DELETE or CONNECT; `old` is None for CREATE.
 
-    `obj` belongs to the chain: mutating plugins may change it in place or return another.
+    `obj` belongs to the chain: mutating plugins may change it in place or return another. `kind` is its group, version
+    and kind where it is not of the resource's kind, as a Binding of a pod.
     """
 
     operation: str
@@ -49,6 +50,7 @@ class AdmissionRequest(msgspec.Struct):
     dry_run: bool = False
     options: Object = {}
     warnings: list[str] = []
+    kind: tuple[str, str, str] | None = None
 
 
 class Admission(Protocol):

@@ -132,7 +132,8 @@ _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "Del
 def review_request(request: AdmissionRequest, uid: str) -> Object:
     """The `request` of an AdmissionReview, which is also what CEL sees as `request` (less the objects)."""
     info = request.info
-    kind = {"group": info.group, "version": info.version, "kind": info.kind}
+    group, version, name = request.kind or (info.group, info.version, info.kind)
+    kind = {"group": group, "version": version, "kind": name}
     resource = {"group": info.group, "version": info.version, "resource": info.plural}
     user: Object = {"username": request.user.name, "groups": list(request.user.groups)}
     if request.user.uid:

@@ -27,6 +27,7 @@ from tinykube.apiserver.kinds import Convert, Kind, Kinds, Named
 from tinykube.apiserver.patch import json_patch, merge_patch, strategic_patch
 from tinykube.apiserver.printers import Printer
 from tinykube.apiserver.rules import builtin_rules
+from tinykube.apiserver.scales import SCALE, scale_of, with_scale
 from tinykube.apiserver.selectors import parse_fields, parse_labels
 from tinykube.apiserver.store import Journal, ObjectStore, Selection, StoreEntry, Subscriber
 from tinykube.apiserver.typed import prune_metadata
@@ -508,6 +509,11 @@ class Registry:
         request = AdmissionRequest(
             operation, kind.info, subresource, namespace, name, obj, old, write.user, write.dry_run, {}, write.warnings
         )
+        if subresource == "scale" and obj is not None and old is not None:
+            request.obj, request.old, request.kind = scale_of(kind, obj), scale_of(kind, old), SCALE
+            request.obj = await admission.mutate(request)
+            await admission.validate(request)
+            return with_scale(kind, obj, request.obj or {})
         request.obj = await admission.mutate(request)
         if request.obj is not None:
             kind.rules.default(request.obj)

@@ -32,8 +32,9 @@ from tinykube.apiserver.negotiation import (
 from tinykube.apiserver.patch import json_patch, merge_patch
 from tinykube.apiserver.reading import ObjectReader
 from tinykube.apiserver.registry import Delete, Registry, WriteOptions
+from tinykube.apiserver.scales import scale_of, with_scale
 from tinykube.apiserver.store import StoreEntry
-from tinykube.apiserver.subresources import bind, evict, scale_of, with_scale
+from tinykube.apiserver.subresources import bind, evict
 
 Object = dict[str, Any]
 log = logging.getLogger("tinykube.apiserver")
@@ -380,7 +381,7 @@ class Rest:
         if not isinstance(wanted, dict):
             raise bad_request("the body of the request is not a Scale")
         entry = await self.registry.update_entry(
-            kind, namespace, name, lambda old: with_scale(kind, old, wanted), "", self._write(request)
+            kind, namespace, name, lambda old: with_scale(kind, old, wanted), "scale", self._write(request)
         )
         return json_response(scale_of(kind, entry.obj))
 

@@ -1,4 +1,4 @@
-"""Subresources with a meaning of their own: scale, a pod's binding, eviction, ephemeral containers and resize.
+"""Subresources of pods with a meaning of their own: binding, eviction, ephemeral containers and resize.
 
 `status` and a namespace's `finalize` are ordinary updates that may change less; `lifecycle.prepare_update` knows them.
 """
@@ -7,87 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from kubekit.api.core import has_ended
 from tinykube.apiserver import failure
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import ApiFailure, conflict
 from tinykube.apiserver.hooks import AdmissionRequest
-from tinykube.apiserver.kinds import Kind
 from tinykube.apiserver.lifecycle import check_uid
 from tinykube.apiserver.registry import Delete, Registry, WriteOptions
 from tinykube.apiserver.selectors import selector_of
 from tinykube.apiserver.store import Selection, StoreEntry
 
 Object = dict[str, Any]
-
-
-# -- scale -------------------------------------------------------------------------------------------------------
-def _at(obj: Object, path: tuple[str, ...]) -> Any:
-    value: Any = obj
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
-def scale_of(kind: Kind, obj: Object) -> Object:
-    """The `autoscaling/v1` Scale of an object."""
-    paths = kind.rules.scale
-    if paths is None:
-        raise failure.no_such_resource()
-    metadata = obj["metadata"]
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    scale: Object = {
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {name: metadata[name] for name in kept if name in metadata},
-        "spec": {"replicas": _at(obj, paths.replicas) or 0},
-        "status": {"replicas": _at(obj, paths.status_replicas) or 0},
-    }
-    selector = _at(obj, paths.selector) if paths.selector else None
-    if isinstance(selector, dict):
-        scale["status"]["selector"] = _selector_text(selector)
-    elif isinstance(selector, str):
-        scale["status"]["selector"] = selector
-    return scale
-
-
-def _selector_text(selector: Object) -> str:
-    if "matchLabels" not in selector and "matchExpressions" not in selector:
-        return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))  # a ReplicationController's
-    words = {"In": "in", "NotIn": "notin"}
-    terms = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
-    for term in selector.get("matchExpressions") or ():
-        operator = term["operator"]
-        if operator in words:
-            terms.append(f"{term['key']} {words[operator]} ({','.join(sorted(term['values']))})")
-        else:
-            terms.append(term["key"] if operator == "Exists" else f"!{term['key']}")
-    return ",".join(terms)
-
-
-def with_scale(kind: Kind, obj: Object, scale: Object) -> Object:
-    """`obj` with the replicas that a Scale asks for. Raises ApiFailure 422 for a number that cannot be."""
-    paths = kind.rules.scale
-    if paths is None:
-        raise failure.no_such_resource()
-    replicas = (scale.get("spec") or {}).get("replicas", 0)
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
-        cause = failure.invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
-        raise failure.invalid(kind.info, obj["metadata"]["name"], (cause,))
-    new = {**obj, "metadata": {**obj["metadata"]}}
-    version = (scale.get("metadata") or {}).get("resourceVersion")
-    if version:
-        new["metadata"]["resourceVersion"] = version
-    else:
-        new["metadata"].pop("resourceVersion", None)
-    box = new
-    for name in paths.replicas[:-1]:
-        box[name] = {**(box.get(name) or {})}
-        box = box[name]
-    box[paths.replicas[-1]] = replicas
-    return new
 
 
 # -- pods --------------------------------------------------------------------------------------------------------
@@ -107,7 +37,8 @@ async def bind(
     """
     kind = registry.kinds.find("pods")
     info = kind.info
-    binding = await _admitted(registry, posted or info, namespace, name, binding, write)
+    admitted_as = (posted or info, "" if posted else "binding", ("", "v1", "Binding"))
+    binding = await _admitted(registry, *admitted_as, namespace, name, binding, write)
     target = binding.get("target") or {}
     node = target.get("name")
     metadata = binding.get("metadata") or {}
@@ -154,14 +85,21 @@ async def bind(
 
 
 async def _admitted(
-    registry: Registry, info: ResourceInfo, namespace: str, name: str, binding: Object, write: WriteOptions
+    registry: Registry,
+    info: ResourceInfo,
+    subresource: str,
+    kind: tuple[str, str, str],
+    namespace: str,
+    name: str,
+    obj: Object,
+    write: WriteOptions,
 ) -> Object:
-    admission, subresource = registry.hooks.admission, "binding" if info.plural == "pods" else ""
+    """What is posted to a subresource, once admission has seen it. `kind` is its group, version and kind."""
+    admission = registry.hooks.admission
     if admission is None or not admission.wanted(info, "CREATE", subresource):
-        return binding
-    of_kind = msgspec.structs.replace(info, kind="Binding")
+        return obj
     request = AdmissionRequest(
-        "CREATE", of_kind, subresource, namespace, name, binding, None, write.user, write.dry_run, {}, write.warnings
+        "CREATE", info, subresource, namespace, name, obj, None, write.user, write.dry_run, {}, write.warnings, kind
     )
     request.obj = await admission.mutate(request)
     await admission.validate(request)
@@ -182,6 +120,8 @@ async def evict(registry: Registry, namespace: str, name: str, eviction: Object,
     entry = pods.table.get(namespace, name)
     if entry is None:
         raise failure.not_found(pods.info, name)
+    kind = ("policy", "v1", "Eviction")
+    eviction = await _admitted(registry, pods.info, "eviction", kind, namespace, name, eviction, write)
     options = eviction.get("deleteOptions") or {}
     wanted = options.get("preconditions") or {}
     phase = (entry.obj.get("status") or {}).get("phase")
