@@ -84,12 +84,38 @@ SELECTED = {
     "selector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]},
     "template": {"metadata": {"labels": {"a": "b"}}, "spec": SPEC},
 }
+LIMITS = {
+    "type": "Container",
+    "min": {"cpu": "1m"},
+    "max": {"cpu": "64"},
+    "default": {"memory": "1Gi"},
+    "defaultRequest": {"memory": "1Mi"},
+    "maxLimitRequestRatio": {"cpu": "9"},
+}
+#: What every pod and claim is compared with.
+EVERYWHERE = [
+    {**LIMITS, "default": {"memory": "1Gi", "cpu": "1"}},
+    {"type": "Pod", "max": {"cpu": "99"}},
+    {"type": "PersistentVolumeClaim", "max": {"storage": "9Gi"}},
+]
 BODIES = {
     "/api/v1/namespaces/default/pods": {"metadata": METADATA, "spec": SPEC},
     "/apis/apps/v1/namespaces/default/deployments": {"metadata": METADATA, "spec": SELECTED},
     "/apis/batch/v1/namespaces/default/jobs": {
         "metadata": METADATA,
         "spec": {"template": {"spec": {**SPEC, "restartPolicy": "Never"}}},
+    },
+    "/apis/batch/v1/namespaces/default/cronjobs": {
+        "metadata": METADATA,
+        "spec": {
+            "schedule": "0 * * * *",
+            "jobTemplate": {"spec": {"template": {"spec": {**SPEC, "restartPolicy": "Never"}}}},
+        },
+    },
+    "/api/v1/namespaces/default/limitranges": {"metadata": METADATA, "spec": {"limits": [LIMITS]}},
+    "/api/v1/namespaces/default/persistentvolumeclaims": {
+        "metadata": METADATA,
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     },
     "/apis/policy/v1/namespaces/default/poddisruptionbudgets": {
         "metadata": METADATA,
@@ -157,6 +183,7 @@ def server():
     async def fill():
         await registry.create("serviceaccounts", "default", {"metadata": {"name": "default"}})
         await registry.create("customresourcedefinitions", None, CRD)
+        await registry.create("limitranges", "default", {"metadata": {"name": "all"}, "spec": {"limits": EVERYWHERE}})
 
     asyncio.run(fill())
     return Rest(registry)

@@ -58,6 +58,12 @@ async def test_one_pod_that_succeeds_completes_it(cluster):
     assert status["uncountedTerminatedPods"] == {}
 
 
+async def test_a_job_of_another_controller_is_left_to_it(cluster):
+    await made(cluster, managedBy="example.com/other")
+    assert not cluster.pods()
+    assert not work(cluster)["status"]
+
+
 async def test_completions_run_at_most_parallelism_at_a_time(cluster):
     await made(cluster, completions=5, parallelism=2)
     for done in range(5):

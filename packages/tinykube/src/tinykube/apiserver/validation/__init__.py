@@ -20,7 +20,7 @@ from tinykube.apiserver.validation.other_kinds import (
     validate_service,
 )
 from tinykube.apiserver.validation.pods import validate_pod
-from tinykube.apiserver.validation.workloads import validate_job, validate_workload
+from tinykube.apiserver.validation.workloads import validate_cron_job, validate_job, validate_workload
 
 __all__ = ["Validate", "validate_metadata", "validate_selector", "validator_of"]
 
@@ -38,6 +38,7 @@ _BY_PLURAL: Final[dict[tuple[str, str], Validate]] = {
     ("apps", "replicasets"): validate_workload,
     ("apps", "statefulsets"): validate_workload,
     ("batch", "jobs"): validate_job,
+    ("batch", "cronjobs"): validate_cron_job,
     ("rbac.authorization.k8s.io", "rolebindings"): validate_role_binding,
     ("rbac.authorization.k8s.io", "clusterrolebindings"): validate_role_binding,
 }

@@ -9,6 +9,7 @@ from kubekit.api.quantity import parse_quantity
 from kubekit.errors import InvalidInput
 from tinykube.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
 from tinykube.apiserver.validation.names import dns_label
+from tinykube.apiserver.validation.unbuilt import unbuilt_of_pod
 
 Object = dict[str, Any]
 
@@ -45,6 +46,7 @@ def validate_pod_spec(spec: Any, field: str) -> list[Cause]:
         operator = toleration.get("operator")
         if operator not in (None, "", "Equal", "Exists", "Lt", "Gt"):
             causes.append(not_supported(f"{field}.tolerations[{index}].operator", operator, ("Equal", "Exists")))
+    causes += unbuilt_of_pod(spec, field)
     return causes
 
 

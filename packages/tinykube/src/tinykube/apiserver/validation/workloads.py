@@ -1,4 +1,4 @@
-"""Validates Deployments, DaemonSets, ReplicaSets, StatefulSets and Jobs."""
+"""Validates Deployments, DaemonSets, ReplicaSets, StatefulSets, Jobs and CronJobs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tinykube.apiserver.failure import Cause, invalid_value, not_supported, requ
 from tinykube.apiserver.selectors import selector_of
 from tinykube.apiserver.validation.names import validate_labels, validate_selector
 from tinykube.apiserver.validation.pods import validate_pod_spec
+from tinykube.apiserver.validation.unbuilt import unbuilt_of_job
 
 Object = dict[str, Any]
 
@@ -75,13 +76,24 @@ def validate_job(obj: Object, old: Object | None) -> list[Cause]:
         ]
     if not isinstance(template, dict):
         return [required("spec.template")]
-    causes = validate_pod_spec(template.get("spec"), "spec.template.spec")
-    if (template.get("spec") or {}).get("restartPolicy") == "Always":
-        causes.append(
-            Cause(
-                "FieldValueNotSupported",
-                'Required value: valid values: "OnFailure", "Never"',
-                "spec.template.spec.restartPolicy",
-            )
-        )
+    return _job_spec(spec, "spec")
+
+
+def validate_cron_job(obj: Object, old: Object | None) -> list[Cause]:
+    spec = obj.get("spec") or {}
+    if old is not None and spec == old.get("spec"):
+        return []
+    job = (spec.get("jobTemplate") or {}).get("spec")
+    if not isinstance(job, dict) or not isinstance(job.get("template"), dict):
+        return [required("spec.jobTemplate.spec.template")]
+    return _job_spec(job, "spec.jobTemplate.spec")
+
+
+def _job_spec(spec: Object, field: str) -> list[Cause]:
+    pod = spec["template"].get("spec")
+    where = f"{field}.template.spec"
+    causes = [*validate_pod_spec(pod, where), *unbuilt_of_job(spec, field)]
+    if (pod or {}).get("restartPolicy") == "Always":
+        what = 'Required value: valid values: "OnFailure", "Never"'
+        causes.append(Cause("FieldValueNotSupported", what, f"{where}.restartPolicy"))
     return causes

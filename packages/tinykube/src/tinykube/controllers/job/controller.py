@@ -61,6 +61,8 @@ class JobController:
             await self._release_orphans(namespace, name, job)
             if job is None:
                 return None
+        if (job["spec"].get("managedBy") or decide.MANAGER) != decide.MANAGER:
+            return None  # another controller's
         meta = job["metadata"]
         counted = decide.tally(job, list(self._index.owned(meta["uid"]).values()))
         if decide.is_over(job) or podstate.is_terminating(job):

@@ -16,6 +16,7 @@ from tinykube.apiserver.durations import parse_time
 from tinykube.controllers import pods as podstate
 
 Object = Mapping[str, Any]
+MANAGER: Final = "kubernetes.io/job-controller"  # spec.managedBy of the Jobs that are ours
 TRACKING: Final = "batch.kubernetes.io/job-tracking"
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _FIRST_BACKOFF_S: Final = 10.0
