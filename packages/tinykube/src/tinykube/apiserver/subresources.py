@@ -94,7 +94,7 @@ async def _admitted(
     obj: Object,
     write: WriteOptions,
 ) -> Object:
-    """What is posted to a subresource, once admission has seen it. `kind` is its group, version and kind."""
+    """Return what is posted to a subresource, once admission has seen it. `kind` is its group, version and kind."""
     admission = registry.hooks.admission
     if admission is None or not admission.wanted(info, "CREATE", subresource):
         return obj
