@@ -12,7 +12,7 @@ import pytest
 
 import gpulab.verbs
 from gpuplane.api.codes import CODES
-from gpuplane.cli.completion import candidates, kubectl_complete
+from gpuplane.cli.completion import candidates, complete, kubectl_complete
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.main import main
 from simgpu.machines import machines
@@ -55,6 +55,20 @@ SET_UP = {
 )
 def test_completion_knows_commands_flags_and_values(words: list[str], expected: list[str]) -> None:
     assert candidates(words) == expected
+
+
+def test_no_name_is_printed_that_a_terminal_would_carry_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("prod", "p\x1b]0;owned\x07", "p\nrm", "p\x9b2J")
+    contexts = [{"name": name, "context": {"cluster": "c", "user": "u"}} for name in names]
+    (tmp_path / "config").write_text(json.dumps({"kind": "Config", "contexts": contexts}))
+    words = ["status", "--kubeconfig", str(tmp_path / "config"), "--context", "p"]
+    assert complete(words) == 0
+    assert capsys.readouterr().out == "prod\n"
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-gpuplane", *words])
+    kubectl_complete()
+    assert capsys.readouterr().out == "prod\n:4\n"
 
 
 def test_completion_knows_the_contexts_of_a_kubeconfig(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import datetime
 import json
+import os
 import ssl
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from cryptography import x509
@@ -24,7 +26,7 @@ from gpuplane.scheduler.configuration import kube_configuration, printed, second
 from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder, address_of, identity
 from gpuplane.scheduler.policies import Chosen, Policies
-from gpuplane.scheduler.tls import Files, forwarding_context, serving_context
+from gpuplane.scheduler.tls import LONGEST_PEM, Files, forwarding_context, serving_context
 from gpuplane.sharing import POLICIES, of_pod
 from kubekit.errors import InvalidInput, UsageError
 from kubekit.http_server import HttpAnswer, serving
@@ -262,6 +264,17 @@ async def test_certificates_are_exchanged_under_way(tmp_path: Path, caplog: pyte
         assert "the old one stays" in caplog.text
         third = certificate(tmp_path)
         assert await serial_of(port, anybody) == third
+
+
+@pytest.mark.parametrize("which", ["certificate", "key", "clients"])
+def test_a_pipe_and_an_endless_file_are_no_certificate(tmp_path: Path, which: str) -> None:
+    certificate(tmp_path)
+    good = Files(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "tls.crt")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "long").write_bytes(b"x" * (LONGEST_PEM + 1))
+    for name, why in (("pipe", "it is a pipe"), ("/dev/zero", "it is a device"), ("long", "longer than 1 MiB")):
+        with pytest.raises(InvalidInput, match=why):
+            serving_context(msgspec.structs.replace(good, **{which: tmp_path / name}))
 
 
 async def test_with_an_authority_only_its_clients_are_answered(tmp_path: Path) -> None:

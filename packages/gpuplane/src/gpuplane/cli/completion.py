@@ -208,9 +208,14 @@ def _ask(words: Sequence[str], question: Callable[[Client], Coroutine[Any, Any, 
 
 def complete(words: Sequence[str]) -> int:
     """Print the completions for the script of a shell."""
-    for text in candidates(words):
+    for text in _printable(words):
         sys.stdout.write(text + "\n")
     return 0
+
+
+def _printable(words: Sequence[str]) -> list[str]:
+    """Return the candidates without those that a terminal would carry out: a kubeconfig may name contexts at will."""
+    return [text for text in candidates(words) if text.isprintable()]
 
 
 def kubectl_complete() -> int:
@@ -221,7 +226,7 @@ def kubectl_complete() -> int:
     words = sys.argv[1:]
     flag, equals, _ = words[-1].partition("=") if words else ("", "", "")
     head = flag + equals if equals and flag.startswith("-") else ""
-    for text in candidates(words):
+    for text in _printable(words):
         sys.stdout.write(text.removeprefix(head) + "\n")
     sys.stdout.write(":4\n")
     return 0

@@ -21,6 +21,7 @@ import msgspec
 
 from gpuplane import names
 from kubekit.api.core import Secret
+from kubekit.documents import FileError, read_file
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, NotFound
 from kubekit.kube import server_certificates as certificates
@@ -29,6 +30,7 @@ from kubekit.kube.server_certificates import CertificatePlan, ServerCertificates
 from kubekit.server_tls import ServerTls, client_context
 
 log = logging.getLogger("gpuplane.scheduler")
+LONGEST_PEM: Final = 1 << 20  # bytes of a file; a chain of certificates has a few thousand
 CURE: Final = "gpuplane install; by hand: --tls-cert-file with --client-ca-file, or --plain-http"
 
 
@@ -58,18 +60,18 @@ def serving_context(files: Files) -> ssl.SSLContext:
                 take()
                 marks = now
                 log.info("certificate read file=%s", files.certificate)
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, FileError, ssl.SSLError) as error:
             log.warning("certificate invalid, the old one stays file=%s: %s", files.certificate, error)
 
     def take() -> None:
-        clients = b"" if files.clients is None else files.clients.read_bytes()
-        served.take(files.certificate.read_bytes(), files.key.read_bytes(), clients)
+        clients = b"" if files.clients is None else _contents(files.clients)
+        served.take(_contents(files.certificate), _contents(files.key), clients)
 
     served = ServerTls(refresh)
     try:
         take()
         marks = files.marks()
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, FileError, ssl.SSLError) as error:
         raise InvalidInput(
             f"no TLS certificate: {error}",
             where=f"{files.certificate}, {files.key}",
@@ -78,10 +80,15 @@ def serving_context(files: Files) -> ssl.SSLContext:
     return served.context
 
 
+def _contents(path: Path) -> bytes:
+    """Return a file's bytes. Raises FileError for a pipe, which would hold up every handshake, and for a long file."""
+    return read_file(path, limit=LONGEST_PEM)
+
+
 def forwarding_context(files: Files) -> ssl.SSLContext:
     """Return the TLS context for calls to another replica: both have the same certificate, which is trusted."""
-    shown = files.certificate.read_bytes()
-    key = b"" if files.clients is None else files.key.read_bytes()
+    shown = _contents(files.certificate)
+    key = b"" if files.clients is None else _contents(files.key)
     context = client_context(shown, shown if key else b"", key)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = False
