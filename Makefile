@@ -5,12 +5,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PACKAGES := kubekit tinykube simgpu gpuplane gpulab
 # Of Debian and Ubuntu: what a kubelet needs, Prometheus, which reads the exporter's metrics in a test, and shells that
-# complete commands in another.
-KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworking-plugins prometheus zsh fish
-# Tests of `make test` that need these packages, NVIDIA's runtime, Numba and CuPy (installed once, 1 GB), or what was built
-# for the real cluster; skipped where it is missing.
+# complete commands in another; a browser for the dashboard, with a font.
+KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworking-plugins prometheus zsh fish \
+    chromium fonts-dejavu-core
+# Tests of `make test` that need these packages, NVIDIA's runtime, Numba and CuPy (installed once, 1 GB), Playwright, or
+# what was built for the real cluster; skipped where it is missing.
 WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py \
-    cli/test_completion.py) \
+    cli/test_completion.py dashboard/test_browser.py) \
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py) $(wildcard packages/gpuplane/tests/limiter/programs/test_*.py)
 # The commands of whole pages of the documentation; Jupyter for them is installed once, 190 MB.
 PAGES := packages/gpulab/tests/pages
@@ -44,6 +45,7 @@ ifeq ($(origin KUBECONFIG),command line)
 else
 	$(BIN)/python -m tests.support.jupyter
 	$(BIN)/python -m tests.support.cuda_programs || echo "tests of programs for GPUs will be skipped"
+	$(BIN)/python -m tests.support.browser || echo "tests of the dashboard in a browser will be skipped"
 	$(BIN)/python -m tests.support.realkube build
 	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest --reruns 1 --rerun-show-tracebacks --cluster real $(WITH_PACKAGES) $(PAGES)
 	$(BIN)/pytest --reruns 1 --rerun-show-tracebacks -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
@@ -122,6 +124,8 @@ lock: setup
 	    --python-version 3.11 --group cupy --output-file requirements-cupy.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.9 --group pytorch --output-file requirements-pytorch.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+	    --python-version 3.11 --group browser --output-file requirements-browser.lock
 
 # All that tests and tools need; the demo needs less.
 setup:

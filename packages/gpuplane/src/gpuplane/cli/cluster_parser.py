@@ -21,9 +21,9 @@ from gpuplane.cli.options import (
 
 
 def add_cluster_commands(commands: Any) -> None:
-    """Add `install`, `uninstall`, `status`, `explain` and `doctor`."""
+    """Add `install`, `uninstall`, `status`, `explain`, `dashboard` and `doctor`."""
     parents = [talk_options(), cluster_options(), timeout_options()]
-    for add in (_install, _uninstall, _status, _explain, _doctor):
+    for add in (_install, _uninstall, _status, _explain, _dashboard, _doctor):
         add(commands, parents)
 
 
@@ -174,4 +174,19 @@ def _doctor(commands: Any, parents: list[Any]) -> None:
         "gpuplane doctor --check extender --check webhooks",
         "gpuplane doctor -o json | jq '.checks[].findings'",
         "gpuplane doctor --bundle support.tar.gz",
+    )
+
+
+def _dashboard(commands: Any, parents: list[Any]) -> None:
+    dashboard = commands.add_parser(
+        "dashboard",
+        parents=parents,
+        help="every GPU, what waits and what needs you, in this machine's browser; read-only",
+    )
+    dashboard.add_argument("--port", type=int, default=0, help="port of this machine (default: any that is free)")
+    dashboard.set_defaults(command=lazy("gpuplane.dashboard.command", "run"))
+    examples(
+        dashboard,
+        "gpuplane dashboard                    prints the address; Ctrl-C ends it",
+        "gpuplane dashboard --context prod --port 8090",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -98,20 +98,24 @@ async def _ask(options: Namespace, namespace: str, name: str) -> Explanation:
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-explain") as client:
         try:
             async with asyncio.timeout(options.timeout):
-                space = namespace or client.namespace or "default"
-                pod = await _read_pod(client, space, name)
-                try:
-                    facts = await read_facts(client)
-                    found = explain(pod, facts, SystemClock().wall())
-                except Forbidden:
-                    [found] = await _by_operator(client, space, [pod])
-                    return found
-                [found] = await with_pools(client, [pod], [found], facts.nodes)
-                return found
+                return await explained(client, namespace or client.namespace or "default", name)
         except TimeoutError:
             raise NoAnswer(
                 f"the cluster did not answer within {options.timeout:g} s", where=client.endpoint.context
             ) from None
+
+
+async def explained(client: Client, namespace: str, name: str) -> Explanation:
+    """Explain one pod, as far as the client's user may read. Raises InvalidInput where there is no such pod."""
+    pod = await _read_pod(client, namespace, name)
+    try:
+        facts = await read_facts(client)
+    except Forbidden:
+        [found] = await _by_operator(client, namespace, [pod])
+        return found
+    found = explain(pod, facts, SystemClock().wall())
+    [found] = await with_pools(client, [pod], [found], facts.nodes)
+    return found
 
 
 async def _read_pod(client: Client, namespace: str, name: str) -> Object:
@@ -133,28 +137,42 @@ async def _ask_all(options: Namespace) -> list[Explanation]:
         chosen = None
         if options.selector:
             chosen = {pod.metadata.uid for pod in await client.list(Pod, space or None, labels=options.selector)}
-        facts = None
-        try:
-            facts = await read_facts(client)
-            pods = facts.pods
-        except Forbidden:
-            if not space:
-                raise
-            pods = await listed(client, Pod.RESOURCE.path(space))
-        waiting = [
-            raw
-            for raw in pods
-            if not raw["spec"].get("nodeName")
-            and space in ("", raw["metadata"]["namespace"])
-            and (chosen is None or raw["metadata"]["uid"] in chosen)
-            and uses_gpus(pod := msgspec.convert(raw, Pod))
-            and not pod.status.ended
-        ]
-        waiting.sort(key=lambda raw: (raw["metadata"]["creationTimestamp"], raw["metadata"]["name"]))
-        if facts is None:
-            return await _by_operator(client, space, waiting)
-        now, world = SystemClock().wall(), World(facts)
-        return await with_pools(client, waiting, [explain(raw, facts, now, world) for raw in waiting], facts.nodes)
+        return await explained_waiting(client, space, chosen)
+
+
+async def explained_waiting(
+    client: Client, space: str, chosen: Collection[str] | None = None, most: int | None = None
+) -> list[Explanation]:
+    """Explain the pods that wait for GPUs, the one that waits longest first.
+
+    Args:
+        space: their namespace, empty for all. Raises Forbidden where the client's user may read neither.
+        chosen: their uids, None for all.
+        most: explain no more than so many.
+    """
+    facts = None
+    try:
+        facts = await read_facts(client)
+        pods = facts.pods
+    except Forbidden:
+        if not space:
+            raise
+        pods = await listed(client, Pod.RESOURCE.path(space))
+    waiting = [
+        raw
+        for raw in pods
+        if not raw["spec"].get("nodeName")
+        and space in ("", raw["metadata"]["namespace"])
+        and (chosen is None or raw["metadata"]["uid"] in chosen)
+        and uses_gpus(pod := msgspec.convert(raw, Pod))
+        and not pod.status.ended
+    ]
+    waiting.sort(key=lambda raw: (raw["metadata"]["creationTimestamp"], raw["metadata"]["name"]))
+    waiting = waiting[:most]
+    if facts is None:
+        return await _by_operator(client, space, waiting)
+    now, world = SystemClock().wall(), World(facts)
+    return await with_pools(client, waiting, [explain(raw, facts, now, world) for raw in waiting], facts.nodes)
 
 
 async def _by_operator(client: Client, namespace: str, pods: Sequence[Object]) -> list[Explanation]:

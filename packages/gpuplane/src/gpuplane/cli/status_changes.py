@@ -9,7 +9,7 @@ from gpuplane.api.upgrade import UpgradeState
 from gpuplane.cli import extender_use
 from gpuplane.cli.gpus_text import amount_of, held_below, is_known
 from gpuplane.cli.status_parts import SHOWN, stage_glyphs
-from gpuplane.cli.status_trouble import faults_of
+from gpuplane.cli.status_trouble import faults_of, shortened
 from gpuplane.cli.status_views import NodeView, Overview
 from gpuplane.cli.terminal import Console, age, count
 
@@ -43,7 +43,7 @@ def _node_line(node: NodeView, screen: Console, now: datetime) -> str:
     if node.upgrade is not None and node.upgrade.state != UpgradeState.DONE:
         parts += [node.upgrade.state, node.upgrade.why]
     reasons = [node.away, node.what]
-    for fault in faults_of(node, screen):
+    for fault in faults_of(node, shortened(screen)):
         reasons.append(f"{f'GPU {fault.gpu}' if fault.gpu else fault.where}: {fault.why}")
         reasons.append(fault.held_by)
     why = "; ".join(filter(None, reasons)).replace("\n", "; ")

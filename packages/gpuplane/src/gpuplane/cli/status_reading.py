@@ -269,6 +269,11 @@ class Follower:
         )
         return msgspec.structs.replace(seen, buys_nodes=bool(self._autoscaler.items()))
 
+    @property
+    def hindrance(self) -> str:
+        """The error that keeps the overview from being current now; empty when there is none."""
+        return next((one.error for one in (self._gpunodes, self._pods, self._nodes) if one.error), "")
+
     async def changed(self) -> None:
         await self._change.wait()
         await asyncio.sleep(0.05)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gpuplane import names
-from gpuplane.cli import extender_use
+from gpuplane.cli.cluster_trouble import ClusterTrouble, bypassed, cluster_troubles
 from gpuplane.cli.models import short_model
 from gpuplane.cli.pools_text import pool_lines
 from gpuplane.cli.status_parts import SHOWN, gpus_of, number_of, said, stage_glyphs
 from gpuplane.cli.status_trouble import alike, trouble
 from gpuplane.cli.status_upgrades import upgrades
-from gpuplane.cli.status_views import ExtenderBypass, NodeView, Overview, Pause, PolicyRefusal, WaitingPod
+from gpuplane.cli.status_views import ExtenderBypass, NodeView, Overview, WaitingPod
 from gpuplane.cli.terminal import Console, age, count
 
 BAR = 24
@@ -27,9 +27,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
                 *(_no_nodes(seen) if seen.left_out or not seen.pools else ()),
                 *pool_lines(seen.pools, screen),
                 *_waiting(seen.waiting_pods, screen, now),
-                *_paused(seen.paused, screen, now),
-                *_refused(seen.refused, screen, now),
-                *_with_gap(bypass_entry(seen.bypass, screen)),
+                *_of_cluster(seen, screen, now),
             )
         )
     troubled = seen.troubled
@@ -47,10 +45,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     if wide:
         lines += ["", *_wide(seen.nodes, screen, now)]
     lines += upgrades(seen.nodes, screen, now)
-    lines += _paused(seen.paused, screen, now)
-    lines += _refused(seen.refused, screen, now)
-    lines += _unattended(screen) if seen.unattended else []
-    lines += _with_gap(bypass_entry(seen.bypass, screen))
+    lines += _of_cluster(seen, screen, now)
     for nodes in alike(troubled):
         lines += ["", *trouble(nodes, screen, now)]
     return "\n".join(lines)
@@ -67,31 +62,19 @@ def _waiting(pods: Sequence[WaitingPod], screen: Console, now: datetime) -> list
     return ["", head, *said(screen, what=", ".join([*shown, *more]), cure=f"gpuplane explain {pods[0].pod}")]
 
 
-def _paused(pause: Pause | None, screen: Console, now: datetime) -> list[str]:
-    if pause is None:
-        return []
-    mark = screen.paint(screen.glyph("warn"), "warn")
-    head = "   ".join(filter(None, (f" {mark} operator paused", age(pause.since, now), "nothing is changed")))
-    what = f"ClusterPolicy {pause.policy} carries {names.PAUSED_ANNOTATION}=true"
-    cure = f"kubectl annotate clusterpolicy {pause.policy} {names.PAUSED_ANNOTATION}-"
-    return ["", head, *said(screen, what=what, cure=cure)]
+def _of_cluster(seen: Overview, screen: Console, now: datetime) -> list[str]:
+    """The entries about the installation, each below a gap."""
+    return [line for one in cluster_troubles(seen) for line in ("", *_entry(one, screen, age(one.since, now)))]
 
 
-def _refused(refusal: PolicyRefusal | None, screen: Console, now: datetime) -> list[str]:
-    if refusal is None:
-        return []
-    mark = screen.paint(screen.glyph("bad"), "bad")
-    head = "   ".join(filter(None, (f" {mark} operator refused", age(refusal.since, now), "what is there goes on")))
-    where = f"ClusterPolicy {refusal.policy} status.conditions"
-    cure = "gpuplane install brings rights and definitions up to date; what the message names otherwise"
-    return ["", head, *said(screen, what=refusal.what, where=where, cure=cure)]
+def _entry(one: ClusterTrouble, screen: Console, since: str = "") -> list[str]:
+    mark = screen.paint(screen.glyph(one.verdict), one.verdict)
+    head = "   ".join(filter(None, (f" {mark} {one.head}", since, one.effect)))
+    return [head, *said(screen, **_lines_of(one))]
 
 
-def _unattended(screen: Console) -> list[str]:
-    """The entry of a cluster that has GPU nodes of gpuplane and no operator, for example after `helm uninstall`."""
-    mark = screen.paint(screen.glyph("bad"), "bad")
-    what = f"namespace {names.OPERATOR_NAMESPACE} has no deployment gpu-operator: the nodes are as it left them"
-    return ["", f" {mark} no operator", *said(screen, what=what, cure="gpuplane install")]
+def _lines_of(one: ClusterTrouble) -> dict[str, str]:
+    return {name: text for name, text in (("what", one.what), ("where", one.where), ("cure", one.cure)) if text}
 
 
 def _no_nodes(seen: Overview) -> tuple[str, ...]:
@@ -115,17 +98,9 @@ def _no_nodes(seen: Overview) -> tuple[str, ...]:
     )
 
 
-def _with_gap(entry: list[str]) -> list[str]:
-    return ["", *entry] if entry else []
-
-
 def bypass_entry(bypass: ExtenderBypass | None, screen: Console) -> list[str]:
     """The entry of a cluster whose kube-scheduler does not ask the extender; empty without a sign of it."""
-    if bypass is None:
-        return []
-    mark = screen.paint(screen.glyph("warn"), "warn")
-    head = f" {mark} kube-scheduler does not ask the extender"
-    return [head, *said(screen, what=extender_use.reason(bypass, SHOWN), cure=extender_use.CURE)]
+    return [] if bypass is None else _entry(bypassed(bypass), screen)
 
 
 def counted_ready(seen: Overview) -> str:

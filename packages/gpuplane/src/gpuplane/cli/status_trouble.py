@@ -1,8 +1,10 @@
-"""Formats what is wrong with nodes and their GPUs for `gpuplane status`: what, where, which pods it meets, and cure."""
+"""Finds what is wrong with nodes and their GPUs: what, where, which pods it meets, and cure; formats it for
+`gpuplane status`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -21,6 +23,15 @@ class Fault(msgspec.Struct, frozen=True):
     where: str
     why: str
     held_by: str
+
+
+class NodeTrouble(msgspec.Struct, frozen=True):
+    """The trouble of one node and its GPUs, in words; `effect` is what it means for its GPUs, in a few."""
+
+    effect: str
+    what: str
+    where: str
+    cure: str
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -52,9 +63,13 @@ def trouble(nodes: Sequence[NodeView], screen: Console, now: datetime) -> list[s
     return [*heads, *said(screen, what=found[0].what, where=where, cure=found[0].cure)]
 
 
-def trouble_of(node: NodeView, screen: Console, now: datetime) -> Trouble:
-    """Return the node's entry: what keeps the node as a whole from work, then the GPUs that are not usable."""
-    faults = faults_of(node, screen)
+def causes_of(node: NodeView, short: Callable[[str], str] = str) -> NodeTrouble:
+    """Return what keeps the node as a whole from work, then the GPUs that are not usable. Pure.
+
+    Args:
+        short: shortens the name of a pod to the room that there is.
+    """
+    faults = faults_of(node, short)
     number = len(node.gpus)
     effects, what, where, cure = [], [], [], []
     if node.away:
@@ -75,17 +90,30 @@ def trouble_of(node: NodeView, screen: Console, now: datetime) -> Trouble:
         what += fault_lines([fault for fault in faults if fault.held_by or fault.why not in node.what])
         where += [fault.where for fault in faults]
         cure += _cures(node.name, faults)
-    since, effect = age(node.since, now), "; ".join(effects)
+    return NodeTrouble(
+        "; ".join(effects), *("\n".join(dict.fromkeys(filter(None, texts))) for texts in (what, where, cure))
+    )
+
+
+def shortened(screen: Console) -> Callable[[str], str]:
+    """Return the function that shortens the name of a pod to the room that an entry has."""
+    return lambda pod: screen.elided(pod, screen.width - INDENT - 1)
+
+
+def trouble_of(node: NodeView, screen: Console, now: datetime) -> Trouble:
+    """Return the node's entry at the width of the screen."""
+    found = causes_of(node, shortened(screen))
+    since = age(node.since, now)
     rest = f"  {node.stage}   {since}".rstrip()
     name = screen.elided(node.name, screen.width - len(rest) - len(node.stages) - 6)
-    plain = len(f" x {name}   {'x' * len(node.stages)}{rest}   {effect}")
+    plain = len(f" x {name}   {'x' * len(node.stages)}{rest}   {found.effect}")
     gap = "   " if screen.limit is None or plain <= screen.limit else "\n     "
     mark = screen.paint(screen.glyph("warn"), "warn") if node.ready else screen.paint(screen.glyph("bad"), "bad")
-    head = f" {mark} {name}   {stage_glyphs(node, screen)}{rest}{gap}{effect}"
-    return Trouble(head, *("\n".join(dict.fromkeys(filter(None, texts))) for texts in (what, where, cure)))
+    head = f" {mark} {name}   {stage_glyphs(node, screen)}{rest}{gap}{found.effect}"
+    return Trouble(head, found.what, found.where, found.cure)
 
 
-def faults_of(node: NodeView, screen: Console) -> list[Fault]:
+def faults_of(node: NodeView, short: Callable[[str], str] = str) -> list[Fault]:
     """Return the GPUs of a node that are not usable, with the pods that hold them."""
     known = {gpu.uuid: gpu for gpu in node.gpus}
     order = sorted(node.sick, key=lambda uuid: (known[uuid].index if uuid in known else len(known), uuid))
@@ -96,7 +124,7 @@ def faults_of(node: NodeView, screen: Console) -> list[Fault]:
             faults.append(Fault("", f"{node.name}, {uuid}", why, ""))
         else:
             at = f"{node.name}, PCI {gpu.pci}, {uuid}"
-            faults.append(Fault(str(gpu.index), at, why, _holders(node, gpu.index, screen)))
+            faults.append(Fault(str(gpu.index), at, why, _holders(node, gpu.index, short)))
     return faults
 
 
@@ -118,10 +146,9 @@ def _effect(faults: Sequence[Fault], *, lost: bool) -> str:
     return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)} {'lost' if lost else 'not usable'}"
 
 
-def _holders(node: NodeView, index: int, screen: Console) -> str:
+def _holders(node: NodeView, index: int, short: Callable[[str], str]) -> str:
     """Return which pods hold the GPU: `ml/serve-8 holds 50% of it`; those that may, where only the node knows."""
-    room = screen.width - INDENT - 1
-    shown = [(screen.elided(holder.pod, room), holder) for holder in node.held_by if holder.shown]
+    shown = [(short(holder.pod), holder) for holder in node.held_by if holder.shown]
     sure = [f"{pod} holds {part.of_gpu}" for pod, holder in shown for part in holder.parts if part.index == index]
     unknown = [(pod, holder.gpus >= len(node.gpus)) for pod, holder in shown if not holder.parts]
     sure += [f"{pod} holds it" for pod, holds_all in unknown if holds_all]

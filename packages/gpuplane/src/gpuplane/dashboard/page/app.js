@@ -1,0 +1,117 @@
+// Chooses the page by the address, and says how old the data are.
+
+import { make, lasting, refreshAges } from "./elements.js";
+import { FirstPage } from "./first.js";
+import { Live } from "./live.js";
+import { nodePage } from "./node.js";
+import { podPage } from "./pod.js";
+
+const main = document.getElementById("main");
+const field = document.getElementById("words");
+const status = document.getElementById("live");
+const EVERY = 5000; // ms between two readings of the page of a node; of a pod three times that
+
+let first = null; // the first page, while it is displayed
+let shown = ""; // the address that is displayed
+let asked = 0;
+let busy = false;
+
+const words = {
+  text: () => field.value,
+  go: (path) => { history.pushState(null, "", path); route(true); },
+};
+
+const live = new Live(changed, heard);
+
+function changed() {
+  document.getElementById("cluster").textContent = live.data.cluster;
+  document.title = `${live.data.cluster} - gpuplane`;
+  if (first) first.show(live.data);
+  heard();
+}
+
+function heard() {
+  const old = live.oldness();
+  status.classList.toggle("old", old > 0 || live.refused !== "");
+  const why = live.silent ? "the dashboard does not answer" : live.why;
+  const text = live.refused || (old ? `${lasting(old)} old: ${why}` : live.data ? "live" : "connecting");
+  if (status.textContent !== text) status.textContent = text;
+}
+
+function route(moved) {
+  const path = location.pathname;
+  const parts = path.split("/").slice(1).map(decodeURIComponent);
+  field.form.hidden = path !== "/";
+  if (path === "/") {
+    field.value = new URLSearchParams(location.search).get("q") || "";
+    if (!first || shown !== path) first = new FirstPage(main, words);
+    if (live.data) first.show(live.data);
+  } else {
+    first = null;
+    if (shown !== path) main.replaceChildren(make("p", { class: "soft" }, "reading"));
+    read(parts, path, moved);
+  }
+  shown = path;
+  if (moved) { main.focus({ preventScroll: true }); scrollTo(0, 0); }
+}
+
+// Fetch what the page of a node or a pod is about. Another address chosen meanwhile wins.
+async function read([kind, ...names], path) {
+  asked = performance.now();
+  busy = true;
+  try {
+    const answer = await fetch(`/api/${kind}/${names.map(encodeURIComponent).join("/")}`);
+    const found = answer.headers.get("content-type")?.startsWith("application/json") ? await answer.json()
+      : { what: "the dashboard was started again: open the address that it printed" };
+    if (location.pathname !== path) return;
+    if (!answer.ok) problem(found);
+    else if (kind === "node") keepFocus(() => nodePage(main, found));
+    else keepFocus(() => podPage(main, found));
+  } catch {
+    if (location.pathname === path && !main.querySelector("h1")) problem({ what: "the dashboard does not answer" });
+  } finally {
+    busy = false;
+  }
+}
+
+function problem({ what, where, cure }) {
+  main.replaceChildren(make("a", { class: "back", href: "/" }, "All GPUs"), make("h1", {}, "No answer"),
+    make("p", {}, what), where ? make("p", { class: "soft" }, where) : "", cure ? make("code", {}, cure) : "");
+}
+
+// A page that is read again while the user is in it leaves the focus and the text that is selected.
+function keepFocus(render) {
+  const selected = String(getSelection());
+  if (selected) return;
+  const links = () => [...main.querySelectorAll("a, button, pre")];
+  const at = links().indexOf(document.activeElement);
+  render();
+  if (at >= 0) links()[at]?.focus({ preventScroll: true });
+}
+
+field.form.addEventListener("submit", (event) => event.preventDefault());
+field.addEventListener("input", () => {
+  const query = field.value ? `?q=${encodeURIComponent(field.value)}` : "";
+  history.replaceState(null, "", `/${query}`);
+  if (first && live.data) first.show(live.data);
+});
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href^='/']");
+  if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
+  event.preventDefault();
+  words.go(link.getAttribute("href"));
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && document.activeElement !== field && !field.form.hidden) { event.preventDefault(); field.focus(); }
+});
+addEventListener("popstate", () => route(true));
+setInterval(() => {
+  heard();
+  refreshAges();
+  first?.tick();
+  const every = location.pathname.startsWith("/pod/") ? 3 * EVERY : EVERY;
+  if (!first && !busy && !document.hidden && performance.now() - asked > every) route(false);
+}, 1000);
+
+route(false);
+live.start();

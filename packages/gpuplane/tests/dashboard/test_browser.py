@@ -1,0 +1,129 @@
+"""The dashboard in Debian's Chromium: every page at 1,440 and 390 px, by keyboard, live, and with hostile names.
+
+`GPUPLANE_PICTURES=1` writes the pictures of the documentation again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.api.gpunode import GPUNode
+from packages.gpuplane.tests.dashboard.scene import ANSI, HTML, cluster, dashboard
+from tests.support import browser
+
+PICTURES = Path(__file__).resolve().parents[4] / "docs" / "pictures"
+TOLERANCE = 0.03  # of the pixels: ages go on, and fonts are drawn in other ways elsewhere
+
+
+async def lines(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(120):
+        return (await process.stdout.readline()).decode().strip()
+
+
+async def toured(folder: Path, python: Path) -> dict[str, Any]:
+    """What Chromium saw of the scene; a GPU more is lost while it looks, and at the end the API server goes."""
+    async with cluster(folder) as world, dashboard(folder) as started:
+        script = Path(__file__).with_name("browse.py")
+        pictures = folder / "none" if os.environ.get("GPUPLANE_PICTURES") else PICTURES
+        process = await asyncio.create_subprocess_exec(
+            *(str(python), str(script), started.address, str(folder), str(pictures)),
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 22,
+        )
+        try:
+            assert await lines(process) == "ready"
+            health = {"GPU-gpu-t-03-2": f"Xid 48: {HTML} {ANSI}"}
+            await world.client.patch(GPUNode, "gpu-t-03", {"status": {"health": health}})
+            assert await lines(process) == "changed"
+            await world.server.stop()
+            found: dict[str, Any] = json.loads(await lines(process))
+            return found
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    python, folder = browser.python(), tmp_path_factory.mktemp("browser")
+    found = asyncio.run(toured(folder, python))
+    if os.environ.get("GPUPLANE_PICTURES"):
+        PICTURES.mkdir(exist_ok=True)
+        for name in ("first", "node", "pod"):
+            for width in (1440, 390):
+                shutil.copy(folder / f"{name}-{width}.png", PICTURES / f"{name}-{width}.png")
+    return found
+
+
+def pages(seen: dict[str, Any]) -> dict[str, Any]:
+    return {name: page for name, page in seen["tour"].items() if not name.startswith("tab-")}
+
+
+def test_every_page_fits_its_width(seen: dict[str, Any]) -> None:
+    assert {name for name, page in pages(seen).items() if page["wide"] > int(name.rpartition("-")[2])} == set()
+
+
+def test_messages_of_html_and_ansi_are_text(seen: dict[str, Any]) -> None:
+    found = seen["live"]
+    for text in (found["needs"], found["node"]):
+        assert HTML in text and "^[[31mred" in text
+    assert HTML in found["node"].partition("Events")[2]
+    assert (found["title"], found["images"]) == ("prod - gpuplane", 0)
+
+
+def test_nothing_is_asked_of_others_and_nothing_is_complained_of(seen: dict[str, Any]) -> None:
+    for tab in (seen["tour"]["tab-1440"], seen["tour"]["tab-390"], seen["keyboard"]):
+        assert (tab["elsewhere"], tab["complaints"]) == ([], [])
+
+
+def test_what_can_be_pressed_has_a_name(seen: dict[str, Any]) -> None:
+    assert {name: page["unnamed"] for name, page in pages(seen).items() if page["unnamed"]} == {}
+
+
+def test_the_first_page_says_what_is_held_what_fits_and_what_needs_a_person(seen: dict[str, Any]) -> None:
+    text = seen["tour"]["first-1440"]["text"]
+    for words in ("39.3 of 80 GPUs", "not measured", "2 waiting", "8 GPUs ×1", "gpu-h-07", "ask 8 instead of 16 GPUs"):
+        assert words in text
+
+
+def test_the_pages_of_nodes_and_pods_have_their_answers(seen: dict[str, Any]) -> None:
+    node, waits, placed = (seen["tour"][f"{name}-1440"]["text"] for name in ("node", "pod", "placed"))
+    assert "Xid 79: fallen off the bus" in node and "ml/serve-2-3-50" in node and "GPULost" in node
+    assert "drop the nodeSelector" in waits and "can ever run: yes" in waits
+    assert "gpu-h-01" in placed and "holds 1 GPU" in placed
+
+
+def test_a_filter_a_gpu_and_a_node_are_reached_by_keyboard(seen: dict[str, Any]) -> None:
+    found = seen["keyboard"]
+    assert "1 of 80 GPUs" in found["filtered"]
+    assert found["url"] == "q=model%3AT4%20is%3Alost"
+    assert found["chosen"].startswith("gpu-h-02/1") and "100% held" in found["chosen"]
+    assert found["opened"].startswith("gpu-h-02")
+    assert found["back"] == "model:T4 is:lost"
+    [row] = found["rows"]
+    assert "gpu-t-02" in row and "3: 50%" in row and "fallen off the bus" in row
+    assert found["ground"] == "rgb(18, 23, 29)"  # that of the dark scheme
+
+
+def test_a_change_is_drawn_and_old_data_are_called_old(seen: dict[str, Any]) -> None:
+    found = seen["live"]
+    assert (found["before"].split()[-1], found["after"].split()[-1]) == ("3", "4")
+    assert " old: " in found["old"] and found["held"].startswith("39.3")
+
+
+def test_the_pictures_of_the_documentation_are_what_the_pages_look_like(seen: dict[str, Any]) -> None:
+    found = dict(seen["differences"])
+    if os.environ.get("GPUPLANE_PICTURES"):
+        pytest.skip("the pictures were written again")
+    assert found.pop("another page") > TOLERANCE  # the comparison sees a difference
+    assert set(found) == {f"{name}-{width}" for name in ("first", "node", "pod") for width in (1440, 390)}
+    assert {name: part for name, part in found.items() if part > TOLERANCE} == {}

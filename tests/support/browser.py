@@ -1,0 +1,50 @@
+"""Playwright for the tests of the dashboard, installed once: `python -m tests.support.browser`.
+
+It lies outside the tree (`$XDG_CACHE_HOME/gpuplane/browser`), under the digest of its lock, and drives the machine's
+Chromium: Debian's package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+LOCK: Final = Path(__file__).resolve().parents[2] / "requirements-browser.lock"
+
+
+def place() -> Path:
+    """Where Playwright is installed, for this Python."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuplane" / "browser"
+    return cache / hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
+
+
+def python() -> Path:
+    """Return the Python of an environment with Playwright. Skips the test without it or without Chromium."""
+    if shutil.which("chromium") is None:
+        pytest.skip("no Chromium: apt-get install chromium fonts-dejavu-core, as make test-kubernetes does")
+    found = place()
+    if not (found / ".installed").exists():
+        pytest.skip("no Playwright: make test-kubernetes installs it, or python -m tests.support.browser")
+    return found / "bin" / "python"
+
+
+def install() -> None:
+    """Install what the lock pins, unless that was done. Raises CalledProcessError."""
+    home, uv = place(), Path(sys.executable).with_name("uv")
+    if (home / ".installed").exists():
+        return
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, home], check=True)
+    wanted = ("--require-hashes", "--python", home / "bin" / "python", "--requirement", LOCK)
+    subprocess.run([uv, "pip", "install", "--quiet", *wanted], check=True)
+    (home / ".installed").touch()
+
+
+if __name__ == "__main__":
+    install()
