@@ -151,7 +151,7 @@ def test_libraries_lie_side_by_side_as_in_the_container(tmp_path: Path) -> None:
     words = plain_words(spec, added={"SIMGPU_DEV": "/d"}, place=Path("/c"), programs="/sim")
     env = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "env")
     assert env == {
-        "LD_LIBRARY_PATH": "/c/lim:/c/usr/lib/x:/usr/lib/x:/opt",
+        "LD_LIBRARY_PATH": "/c/lim:/c/usr/lib/x:/c/usr/lib/x:/opt",
         "LD_PRELOAD": "/c/lim/libcuda.so.1 /c/lim/libnvidia-ml.so.1",
         "PAGES": "/node/pages",
         "PATH": "/sim",
