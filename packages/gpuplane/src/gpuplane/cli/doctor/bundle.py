@@ -49,6 +49,7 @@ METRICS: Final[Mapping[str, tuple[str, int]]] = {
     names.EXTENDER_NAME: ("https:", 3456),
     names.ADMISSION_NAME: ("https:", 8443),
     "nvidia-dcgm-exporter": ("", 9400),
+    "nvidia-dcgm-exporter-privileged": ("", 9400),
     "nvidia-device-plugin-daemonset": ("", 5678),
 }
 
