@@ -66,7 +66,8 @@ async def gpuplane(tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = await asyncio.to_thread(main, [*arguments, "--kubeconfig", str(tmp_path / "config")])
-    return code, *(stream.buffer.getvalue().decode() for stream in (out, err))
+    printed, reported = (stream.buffer.getvalue().decode() for stream in (out, err))
+    return code, printed, reported
 
 
 @contextlib.asynccontextmanager
