@@ -14,6 +14,7 @@ import random
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ GPUS, MEMORY_MIB = 8, 15360
 GOAL_MS, LEARN_EVERY = 5.0, 1000
 
 
-def add_nodes(leader: Leader, count: int) -> None:
+def add_nodes(leader: Leader, count: int, labels: Callable[[int], dict[str, str]] = lambda at: {}) -> None:
+    """Add nodes as watches would deliver them; `labels` are those of a node by its number."""
     amounts = {
         "cpu": "96",
         "memory": "512Gi",
@@ -53,7 +55,8 @@ def add_nodes(leader: Leader, count: int) -> None:
     status = {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
     for at in range(count):
         name = f"n{at:05}"
-        raw = {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}, "status": status}
+        meta = {"name": name, "uid": name, "resourceVersion": "1", "labels": labels(at)}
+        raw = {"metadata": meta, "status": status}
         informer = leader.cluster.nodes
         informer._tell(informer._cache.upsert(transform_scheduled_node(msgspec.convert(raw, RawNode))))
         gpus = [LedgerGPU(index=gpu, uuid=f"{name}-{gpu}", model="T4", memory_mib=MEMORY_MIB) for gpu in range(GPUS)]

@@ -229,7 +229,8 @@ class Running:
 
     def well(self) -> None:
         """The checker's verdict, and nothing under way."""
-        assert violations(self.leader.cluster.ledger) == []
+        found = violations(self.leader.cluster.ledger)
+        assert found == [], found
 
 
 @contextlib.asynccontextmanager

@@ -47,6 +47,16 @@ EXTENDER_CLIENT_DIRECTORY: Final = "/etc/gpuplane/extender"  # where kube-schedu
 SECOND_SCHEDULER_NAME: Final = "gpuplane-kube-scheduler"  # the Deployment of a second kube-scheduler that asks it
 EXTENDER_NOT_ASKED: Final = "ExtenderNotAsked"  # reason of the event of a share that was bound without asking it
 
+# -- gangs: annotations of pods that start together or not at all; the pod scheduler reads them -----------------------
+GANG_ANNOTATION: Final = "gpuplane.dev/gang"  # the name of the gang, within the namespace
+GANG_SIZE_ANNOTATION: Final = "gpuplane.dev/gang-size"  # the number of pods that have to start together
+GANG_REQUIRED_TOPOLOGY_ANNOTATION: Final = "gpuplane.dev/gang-required-topology"  # gpu, node, nvlink, zone, or a label
+GANG_PREFERRED_TOPOLOGY_ANNOTATION: Final = "gpuplane.dev/gang-preferred-topology"  # the same, if there is room
+GANG_TIMEOUT_ANNOTATION: Final = "gpuplane.dev/gang-timeout-seconds"  # the longest time that a part of it may hold GPUs
+# On a pod, written by its Binding: the beginnings of the uids of the pods that were bound with it, with commas.
+GANG_ROUND_ANNOTATION: Final = "gpuplane.dev/gang-round"
+NVLINK_LABEL: Final = "nvidia.com/gpu.clique"  # on a node: the NVLink domain of several nodes that it belongs to
+
 # -- shares --------------------------------------------------------------------------------------------------------
 # On a pod, written by its Binding: which GPUs its containers hold, and how much of each, as JSON.
 ASSIGNMENT_ANNOTATION: Final = "gpuplane.dev/assignment"

@@ -269,7 +269,9 @@ def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explana
         free=free,
         cures=() if place or never else tuple(cures(world, raw, verdicts)),
         runs_on=place,
-        note=note or never or (_scheduler_said(pod) if place else ""),
+        note=note
+        or never
+        or (_scheduler_said(pod) if place or names.GANG_ANNOTATION in pod.metadata.annotations else ""),
     )
 
 

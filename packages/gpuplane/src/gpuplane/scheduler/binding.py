@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from gpuplane.scheduler import wire
@@ -125,13 +126,20 @@ class Binder:
                 return None
         raise Retryable(f"its binding to {reservation.node} is not settled yet", where=pod.shown)
 
-    def reserve(self, pod: CachedPod, node: str, filtering: Filtering, event: ReservationEvent) -> Reservation:
+    def reserve(
+        self,
+        pod: CachedPod,
+        node: str,
+        filtering: Filtering,
+        event: ReservationEvent,
+        marks: Mapping[str, str] = MappingProxyType({}),
+    ) -> Reservation:
         """Decide the GPUs and reserve them, for a BIND or what was PROMISED. Raises KubekitError; never waits.
 
-        Of a pod without GPUs, CPU and memory are reserved.
+        Of a pod without GPUs, CPU and memory are reserved. `marks` are further annotations of its Binding.
         """
         if not pod.request:
-            reservation = Reservation(pod, node, NO_GPUS)
+            reservation = Reservation(pod, node, NO_GPUS, dict(marks))
             self._reservations.begin(reservation, event)
             return reservation
         if why := self._cluster.unusable(node):
@@ -151,6 +159,7 @@ class Binder:
         annotations = {}
         if assignment.containers:  # else the kubelet chooses among replicas or MIG devices
             annotations = to_annotations(assignment, pod.request, node, self._now_ns(), bound=bound)
+        annotations |= marks
         validate(annotations)
         reservation = Reservation(pod, node, assignment, annotations)
         self._reservations.begin(reservation, event)
@@ -158,7 +167,7 @@ class Binder:
 
     def report(self, reservation: Reservation) -> None:
         """Record the event `Placed` of a bound pod, unless there are too many."""
-        if reservation.annotations and self._events.take():
+        if reservation.assignment.containers and self._events.take():
             meta = reservation.pod.metadata
             about = ObjectReference(
                 kind="Pod", api_version="v1", namespace=meta.namespace, name=meta.name, uid=meta.uid

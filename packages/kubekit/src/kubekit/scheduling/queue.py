@@ -25,6 +25,7 @@ EXTENDER: Final = "Extender"
 GPUS: Final = "GPUs"  # no GPU of the node has room
 GPU_QUOTA: Final = "GPUQuota"
 UNSUPPORTED: Final = "Unsupported"  # the scheduler cannot decide about what the pod requests
+GANG: Final = "Gang"  # other pods have to be there too
 ERROR: Final = "Error"
 
 
@@ -56,6 +57,7 @@ _WAKES: Final[dict[str, frozenset[ClusterEvent]]] = {
     GPU_QUOTA: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_LABELS, ClusterEvent.GPU_FREED})
     | {ClusterEvent.QUOTA_CHANGED},
     UNSUPPORTED: frozenset(),
+    GANG: frozenset(),  # the next pod of the gang is tried, and all others with it
     ERROR: frozenset(),  # comes back by itself, after its backoff
 }
 
@@ -153,6 +155,14 @@ class Queue:
                 return self._try(entry)
         # Nothing else to do: a woken pod need not sit out its backoff (an error does).
         return self._try(heapq.heappop(self._backoff)[2]) if self._backoff else None
+
+    def take(self, key: str) -> QueueEntry | None:
+        """Return a waiting pod as if it had been popped, for pods that are tried together; None if it cannot be now."""
+        entry = self._entries.get(key)
+        if entry is None or entry.place not in ("active", "backoff", "waiting"):
+            return None
+        self._leave(entry)
+        return self._try(entry)
 
     def failed(self, entry: QueueEntry, plugins: Iterable[str], now: float) -> None:
         """The try found no node; `plugins` said no (ERROR: the try itself failed)."""

@@ -10,7 +10,7 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 import msgspec
@@ -22,7 +22,7 @@ from kubekit.errors import Retryable
 from kubekit.scheduling import decide, scores
 from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.filters import Failure
-from kubekit.scheduling.queue import ERROR, GPU_QUOTA, GPUS, UNSUPPORTED
+from kubekit.scheduling.queue import ERROR, GANG, GPU_QUOTA, GPUS, UNSUPPORTED
 
 EVERY_NODE: Final = 100
 """Percent of the nodes to search, always from the first: equal nodes are filled one after the other."""
@@ -40,21 +40,32 @@ class Decision(msgspec.Struct, frozen=True):
     found: decide.Found | None = None
 
 
+OUTSIDE: Final = Failure(GANG, ("node(s) are outside the gang's topology domain",))
 DIGITS: Final = 3
 """Of a node's value: what differs by less is equal, since the rest is noise of floating point."""
 
 
-def choose_node(pod: ScheduledPod, cache: SchedulerCache, filtering: Filtering, tie: int = 0) -> Decision:
+def choose_node(
+    pod: ScheduledPod,
+    cache: SchedulerCache,
+    filtering: Filtering,
+    tie: int = 0,
+    within: Container[str] | None = None,
+) -> Decision:
     """Return the decision for a pod that waits.
 
     Args:
         tie: any number; picks among nodes that are equal for a pod without GPUs.
+        within: the only nodes that will do, None for all.
     """
     if pod.trouble or pod.info is None:
         return Decision(message=pod.trouble, causes=frozenset({UNSUPPORTED}))
     if not cache.node_count:
         return Decision(message=decide.NO_NODES, causes=frozenset({"NodeName"}))
     found = decide.find(pod.info, cache, percent=EVERY_NODE)
+    if within is not None:
+        found.failures |= {node.name: OUTSIDE for node in found.feasible if node.name not in within}
+        found.feasible = [node for node in found.feasible if node.name in within]
     if pod.request and found.feasible:
         try:
             _keep_with_gpus(pod, found, filtering)

@@ -86,13 +86,24 @@ class Evictor:
         await self._client.patch(Pod, info.name, patch, info.namespace, "merge", "status")
 
     async def _evict(self, victim: PodInfo, pod: ScheduledPod, node: str) -> None:
+        if await self._delete(victim, MESSAGE):
+            self.victims += 1
+            self._reporter.preempted(_reference(victim), pod.metadata.uid, node)
+
+    async def evict_of_gang(self, member: PodInfo, text: str) -> None:
+        """Delete a pod of a gang that does not start. Raises KubekitError."""
+        if await self._delete(member, f"{names.SCHEDULER_NAME}: {text}"):
+            self._reporter.dissolved(_reference(member), text)
+
+    async def _delete(self, victim: PodInfo, message: str) -> bool:
+        """Mark the pod and delete it; return False for one that is gone or leaves already."""
         if victim.terminating:
-            return
+            return False
         condition: dict[str, Any] = {
             "type": "DisruptionTarget",
             "status": "True",
             "reason": "PreemptionByScheduler",
-            "message": MESSAGE,
+            "message": message,
             "lastTransitionTime": f"{self._clock.wall()[:19]}Z",
         }
         patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [condition]}}
@@ -100,13 +111,13 @@ class Evictor:
             await self._client.patch(Pod, victim.name, patch, victim.namespace, "strategic", "status")
             await self._client.delete(Pod, victim.name, victim.namespace, victim.uid)
         except (NotFound, Conflict):
-            return  # it is gone, or another pod has its name
-        self.victims += 1
+            return False  # it is gone, or another pod has its name
         self._model.leaves(victim)
-        about = ObjectReference(
-            kind="Pod", api_version="v1", namespace=victim.namespace, name=victim.name, uid=victim.uid
-        )
-        self._reporter.preempted(about, pod.metadata.uid, node)
+        return True
+
+
+def _reference(pod: PodInfo) -> ObjectReference:
+    return ObjectReference(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)
 
 
 def read_budgets(budgets: Iterable[RawBudget]) -> list[Budget]:

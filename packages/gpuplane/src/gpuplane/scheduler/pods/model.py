@@ -58,7 +58,7 @@ class PodModel:
         self._cluster = cluster
         self._filtering = filtering
         self._clock = clock
-        self._wake = wake
+        self.wake = wake
         self._assumed: dict[str, PodInfo] = {}
         self._nominated: dict[str, str] = {}
         namespaces.add_handler(self._namespace_changed)
@@ -78,6 +78,11 @@ class PodModel:
         self._assumed[info.key] = info
         self.withdraw(info.key)
         self.cache.place(info)
+
+    def is_assumed(self, info: PodInfo) -> bool:
+        """Return whether the pod's Binding is on its way, or was accepted and no watch has delivered it."""
+        assumed = self._assumed.get(info.key)
+        return assumed is not None and assumed.uid == info.uid
 
     def forget(self, info: PodInfo) -> None:
         """Take an assumption back: the pod is not bound to the node."""
@@ -139,14 +144,14 @@ class PodModel:
         """Wake all pods that wait."""
         self.changes += 1
         if self.queue.notify(ClusterEvent.POD_CHANGED, "", self._clock.now()):
-            self._wake()
+            self.wake()
 
     def notify(self, event: ClusterEvent, node: str) -> None:
         """Wake the pods that wait for such a change of the node, and that it may help."""
         # NB: one pod more on a node helps no pod whose causes are those of single nodes, and there may be thousands.
         hint = _Hint(self, node) if node and event is not ClusterEvent.POD_PLACED else None
         if self.queue.notify(event, node, self._clock.now(), hint):
-            self._wake()
+            self.wake()
 
     def fits(self, entry: QueueEntry, node: str) -> bool:
         """Return whether the pod fits the node now; True if that is unknown."""
@@ -201,6 +206,8 @@ class PodModel:
         elif info.key not in self._assumed:
             if new.ours:
                 self._waits(info)
+                if isinstance(old, ScheduledPod) and old.gang != new.gang:
+                    self.try_all_again()
             else:
                 self.nominate(info, info.nominated)
 
@@ -232,7 +239,7 @@ class PodModel:
         if info.nominated and self._nominated.get(info.key) != info.nominated:
             self.nominate(info, info.nominated)
         self.queue.put(info, self._clock.now())
-        self._wake()
+        self.wake()
 
 
 class _Hint:

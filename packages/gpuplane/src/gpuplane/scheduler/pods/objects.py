@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gpuplane.scheduler.pods.gang import Gang, gang_of, round_of
 from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.scheduler.transforms import CachedNode, CachedPod, transform_any_pod, transform_node
 from gpuplane.sharing import Request, host_request, kind_of, request_of
@@ -31,6 +32,9 @@ class ScheduledPod(CachedPod):
 
     `ours`: it names this scheduler. `trouble`: why it cannot be placed whatever the cluster has. `said`: reason and
     message of its condition PodScheduled, if that is False. `kind` is equal for pods that are decided alike.
+
+    `gang` is the one it belongs to. Of a bound pod of a gang, `gang_round` are the digests of the pods that were bound
+    with it, and `bound_at` is the time of its Binding.
     """
 
     info: PodInfo | None = None
@@ -38,6 +42,9 @@ class ScheduledPod(CachedPod):
     trouble: str = ""
     said: tuple[str, str] = ("", "")
     kind: bytes = b""
+    gang: Gang | None = None
+    gang_round: tuple[str, ...] = ()
+    bound_at: str = ""
 
 
 class ScheduledNode(CachedNode):
@@ -65,8 +72,9 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
                 info = shared_parts(compile_pod(data))
             except (InvalidInput, KeyError, TypeError, AttributeError, ValueError) as error:
                 log.warning("pod cannot be read pod=%s/%s: %s", raw.metadata.namespace, raw.metadata.name, error)
+        gang, wrong = _gang(pod) if ours or bound else (None, "")
         if ours:
-            trouble = unsupported(meta, raw.spec) or _invalid(pod, info)
+            trouble = unsupported(meta, raw.spec) or _invalid(pod, info) or wrong
         if cached is None:
             if not ours:
                 return None
@@ -82,6 +90,9 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
             trouble=trouble,
             said=_said(pod) if ours else ("", ""),
             kind=_kind(info, cached.request) if ours and info is not None else b"",
+            gang=gang,
+            gang_round=round_of(pod.metadata.annotations) if gang is not None and bound else (),
+            bound_at=_bound_at(pod) if gang is not None and bound else "",
         )
 
     return transform
@@ -118,6 +129,18 @@ def _invalid(pod: Pod, info: PodInfo | None) -> str:
     except InvalidInput as error:
         return "; ".join(error.findings) or error.what
     return ""
+
+
+def _gang(pod: Pod) -> tuple[Gang | None, str]:
+    """Return the gang that the pod belongs to, and what is wrong with its annotations."""
+    try:
+        return gang_of(pod.metadata.annotations), ""
+    except InvalidInput as error:
+        return None, str(error)
+
+
+def _bound_at(pod: Pod) -> str:
+    return next((one.last_transition_time or "" for one in pod.status.conditions if one.type == "PodScheduled"), "")
 
 
 def _without_gpus(pod: Pod) -> CachedPod:

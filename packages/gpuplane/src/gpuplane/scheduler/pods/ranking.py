@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -53,17 +54,29 @@ class NodeRanking:
         self._filtering = filtering
         self._kinds: OrderedDict[bytes, _KindRanks] = OrderedDict()
 
-    def best(self, pod: ScheduledPod) -> str | None:
-        """Return the best node for the pod; None if only `choose_node` can tell."""
+    def best(self, pod: ScheduledPod, within: Iterable[str] | None = None) -> str | None:
+        """Return the best node for the pod; None if only `choose_node` can tell.
+
+        Args:
+            within: the only nodes that will do, None for all.
+        """
         info = pod.info
-        if info is None or not pod.kind or not self._decides(pod, info):
+        if info is None or not self.each_alone(pod):
             return None
         answers = self._filtering.answers(pod.request)
         known = self._current(pod, info, answers)
         if not known.usable or not known.ranks:
             return None
+        if within is not None:
+            places = [known.position[name] for name in within if name in known.position]
+            at = max(places, key=lambda place: (known.ranks[place], -place), default=None)
+            return None if at is None or known.ranks[at] == _NEVER else known.nodes[at].name
         most = max(known.ranks)
         return None if most == _NEVER else known.nodes[known.ranks.index(most)].name
+
+    def each_alone(self, pod: ScheduledPod) -> bool:
+        """Return whether what a node is worth for the pod depends on this node alone."""
+        return pod.info is not None and bool(pod.kind) and self._decides(pod, pod.info)
 
     def _decides(self, pod: ScheduledPod, info: PodInfo) -> bool:
         """Return whether each node's rank depends on this node alone."""

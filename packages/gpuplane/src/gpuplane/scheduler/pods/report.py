@@ -71,6 +71,10 @@ class Reporter:
         """Report that a pod was evicted for another one."""
         self._recorder.event(victim, "Normal", "Preempted", f"Preempted by pod {by} on node {node}")
 
+    def dissolved(self, member: ObjectReference, text: str) -> None:
+        """Report that a pod was evicted since its gang does not start."""
+        self._recorder.event(member, "Warning", "GangDissolved", text)
+
     def ended(self, uid: str) -> None:
         """Forget a pod that is bound or gone."""
         self._pending.pop(uid, None)

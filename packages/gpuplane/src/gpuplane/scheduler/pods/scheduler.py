@@ -27,6 +27,9 @@ from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.decide import Decision, choose_node
 from gpuplane.scheduler.pods.evict import Evictor, read_budgets
+from gpuplane.scheduler.pods.gang_members import GangMembers
+from gpuplane.scheduler.pods.gang_placing import GangPlacer
+from gpuplane.scheduler.pods.gang_scheduling import GangScheduler
 from gpuplane.scheduler.pods.metrics import TryCounts
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
@@ -82,6 +85,22 @@ class PodScheduler:
         self._ranking = NodeRanking(self.model.cache, cluster, filtering)
         self._preemption = GPUPreemption(self.model.cache, cluster, filtering, Preemption(cluster, filtering))
         self._evictor = Evictor(client, clock, self.model, self._reporter)
+        self._members = GangMembers()
+        self.gangs = GangScheduler(
+            clock,
+            self.model,
+            self._members,
+            GangPlacer(self.model.cache, cluster, filtering, self._ranking),
+            binder=binder,
+            reservations=reservations,
+            filtering=filtering,
+            evictor=self._evictor,
+            start=self._start,
+            bind=self._bind_together,
+            refuse=lambda pod, message, causes: self._report_failure(pod, Decision(message=message, causes=causes)),
+        )
+        cluster.pods.add_handler(self._members.changed)
+        cluster.pods.add_handler(self.gangs.changed)
         self._bindings: dict[str, QueueEntry] = {}  # by uid, until the reservation has ended
         self._slots = asyncio.Semaphore(BINDINGS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,6 +169,10 @@ class PodScheduler:
         if entry.attempts == 1:
             self._policies.seen(pod.request)
         began = time.perf_counter()
+        if pod.gang is not None and not pod.trouble:
+            self.gangs.schedule(entry, pod)
+            self.counts.decided(time.perf_counter() - began)
+            return False
         decision = self.decide(pod)
         self.counts.decided(time.perf_counter() - began)
         if decision.node:
@@ -225,6 +248,16 @@ class PodScheduler:
         message = fit_error(decision.found, planned.message)
         return msgspec.structs.replace(decision, message=message)
 
+    def _bind_together(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
+        """Begin to bind a pod that was reserved together with others."""
+        self._bindings[reservation.uid] = entry
+        self._start(self._bind_with_slot(entry, pod, reservation), f"bind {pod.shown}")
+
+    async def _bind_with_slot(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
+        """Bind a pod once there is a slot for its Binding."""
+        await self._slots.acquire()
+        await self._bind(entry, pod, reservation)
+
     async def _bind(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
         self._in_flight += 1
         try:
@@ -270,6 +303,7 @@ class PodScheduler:
 
     async def aclose(self) -> None:
         """Stop the tasks that still wait for an answer."""
+        self.gangs.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

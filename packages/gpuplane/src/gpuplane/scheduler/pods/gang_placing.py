@@ -1,0 +1,226 @@
+"""Places the pods of a gang together: a node for each, or none for any. Without I/O.
+
+The pods are tried one after the other on the scheduler's cache and the ledger, each next to those before it, by the
+same filters, quotas and policy as a single pod. Then all of it is taken back: cache and ledger are as before.
+
+With a topology, the domains that may have room are tried, the one with the least room first, so that large ones stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Final
+
+import msgspec
+
+from gpuplane.scheduler.cluster import NO_GPUS, Cluster
+from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.pods import gang_topology
+from gpuplane.scheduler.pods.decide import Decision, choose_node
+from gpuplane.scheduler.pods.gang import GPU, Gang
+from gpuplane.scheduler.pods.gang_topology import Domain, DomainRoom
+from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.pods.ranking import NodeRanking
+from gpuplane.sharing import Assignment, Request
+from gpuplane.sharing.placement import Placement
+from kubekit.errors import Retryable
+from kubekit.scheduling.cache import SchedulerCache
+from kubekit.scheduling.check import FilterCheck
+from kubekit.scheduling.podinfo import PodInfo
+from kubekit.scheduling.queue import ERROR, GPUS
+
+MOST_DOMAINS: Final = 32
+"""Domains to try for a gang. Each takes as long as the decision for all its pods."""
+_KINDS: Final = 64
+_ROOM_CAUSES: Final = frozenset({GPUS, "NodeResourcesFit", "NodeAffinity"})
+
+
+class GangPlace(msgspec.Struct, frozen=True):
+    """The node of one pod. The pod's request names the GPU where the gang has to be on one."""
+
+    pod: ScheduledPod
+    node: str
+
+
+class GangDecision(msgspec.Struct, frozen=True):
+    """A place for each pod, or none and why."""
+
+    places: tuple[GangPlace, ...] = ()
+    message: str = ""
+    causes: frozenset[str] = frozenset()
+
+
+class _KindRooms(msgspec.Struct):
+    cache_revision: int = -1
+    ledger_revision: int = -1
+    rooms: dict[tuple[str, str], int] = {}
+
+
+class GangPlacer:
+    """Decides for gangs on the scheduler's cache and the ledger."""
+
+    def __init__(self, cache: SchedulerCache, cluster: Cluster, filtering: Filtering, ranking: NodeRanking) -> None:
+        self._cache = cache
+        self._cluster = cluster
+        self._filtering = filtering
+        self._ranking = ranking
+        self._kinds: OrderedDict[bytes, _KindRooms] = OrderedDict()
+
+    def place(self, gang: Gang, pods: Sequence[ScheduledPod], bound: Sequence[ScheduledPod] = ()) -> GangDecision:
+        """Return places for all the pods, or why there are none.
+
+        Args:
+            bound: pods of the gang that have a node already; a required topology holds for them too.
+        """
+        required: list[Domain | None] = [None]
+        if gang.required:
+            rooms = self._rooms(gang.required, pods[0])
+            rooms = [one for one in rooms if not bound or self._holds(one.domain, bound)]
+            wanted = len(pods) if _are_equal(pods) else 1
+            required = list(gang_topology.candidates(rooms, wanted))
+            if not required:
+                return _no_domain(gang, len(pods), rooms)
+        options = chain(self._preferred(gang, pods, required), required)
+        best = GangDecision()
+        for domain in islice(options, MOST_DOMAINS):
+            decision = self._try(gang, pods, domain)
+            if decision.places:
+                return decision
+            best = best if best.message else decision
+        return best
+
+    def _preferred(
+        self, gang: Gang, pods: Sequence[ScheduledPod], required: Sequence[Domain | None]
+    ) -> Iterator[Domain | None]:
+        if not gang.preferred:
+            return
+        rooms = self._rooms(gang.preferred, pods[0])
+        wanted = len(pods) if _are_equal(pods) else 1
+        for outer in required:
+            for inner in gang_topology.candidates(rooms, wanted):
+                if outer is None or (inner.nodes <= outer.nodes and outer.uuid in ("", inner.uuid)):
+                    yield inner
+
+    def _rooms(self, level: str, pod: ScheduledPod) -> list[DomainRoom]:
+        nodes, ledger = self._cache.candidates(), self._cluster.ledger
+        states = {node.name: state for node in nodes if (state := ledger.node(node.name)) is not None}
+        found = gang_topology.domains(level, nodes, states)
+        assert pod.info is not None
+        if level != GPU:
+            return gang_topology.by_room(found, self._room_of_nodes(pod, pod.info))
+        check = FilterCheck(pod.info, self._cache)
+        rooms = {}
+        for domain in found:
+            (name,) = domain.nodes
+            rooms[name, domain.uuid] = self._room(name, check, pod.info, pod.request, domain.uuid)
+        return gang_topology.by_room(found, rooms)
+
+    def _room_of_nodes(self, pod: ScheduledPod, info: PodInfo) -> dict[tuple[str, str], int]:
+        """Return the room of each node for pods like this; only nodes that changed are counted again, where a node's
+        room depends on the node alone.
+        """
+        cache, ledger = self._cache, self._cluster.ledger
+        known = self._kinds.pop(pod.kind, None) or _KindRooms()
+        by_cache, by_ledger = cache.changed_since(known.cache_revision), ledger.changed_since(known.ledger_revision)
+        names = {node.name for node in cache.candidates()}
+        alone = self._ranking.each_alone(pod)
+        if alone and known.rooms and by_cache is not None and by_ledger is not None and "" not in by_cache:
+            changed = {*by_cache, *by_ledger} & names | {name for name in names if (name, "") not in known.rooms}
+        else:
+            known, changed = _KindRooms(), names
+        check = FilterCheck(info, cache)
+        for name in changed:
+            known.rooms[name, ""] = self._room(name, check, info, pod.request)
+        known.cache_revision, known.ledger_revision = cache.revision, ledger.revision
+        if pod.kind and alone:
+            self._kinds[pod.kind] = known
+            if len(self._kinds) > _KINDS:
+                self._kinds.popitem(last=False)
+        return known.rooms
+
+    def _room(self, name: str, check: FilterCheck, info: PodInfo, request: Request, uuid: str = "") -> int:
+        node = self._cache.nodes[name]
+        if name in self._cluster.not_ready or check(node) is not None:
+            return 0
+        return gang_topology.room_on_node(node, self._cluster.ledger.node(name), info, request, uuid)
+
+    def _holds(self, domain: Domain, bound: Sequence[ScheduledPod]) -> bool:
+        """Return whether a pod that is bound already is in the domain."""
+        for pod in bound:
+            held = self._cluster.ledger.holding(pod.metadata.uid)
+            node = held[0] if held is not None else pod.spec.node_name
+            uuids = {uuid for uuid, _ in held[1].held()} if held is not None else set()
+            if node in domain.nodes and (not domain.uuid or domain.uuid in uuids):
+                return True
+        return False
+
+    # -- trying ------------------------------------------------------------------------------------------------------
+
+    def _try(self, gang: Gang, pods: Sequence[ScheduledPod], domain: Domain | None) -> GangDecision:
+        """Place the pods in the domain one after the other, and take all of it back."""
+        within = domain.nodes if domain is not None else None
+        uuid = domain.uuid if domain is not None else ""
+        places: list[GangPlace] = []
+        with contextlib.ExitStack() as undo:
+            for one in pods:
+                pod = _on_gpu(one, uuid) if uuid else one
+                node = self._ranking.best(pod, within)
+                decision = Decision(node) if node is not None else self._chosen(pod, within)
+                if not decision.node:
+                    where = f" in {domain.shown}" if domain is not None else ""
+                    text = f"gang {gang.name}: {len(places)} of {len(pods)} pods have room together{where}; "
+                    return GangDecision(message=text + f"the next one: {decision.message}", causes=decision.causes)
+                self._hold(pod, decision.node, undo)
+                places.append(GangPlace(pod, decision.node))
+        return GangDecision(tuple(places))
+
+    def _chosen(self, pod: ScheduledPod, within: frozenset[str] | None) -> Decision:
+        return choose_node(pod, self._cache, self._filtering, within=within)
+
+    def _hold(self, pod: ScheduledPod, node: str, undo: contextlib.ExitStack) -> None:
+        """Count the pod on the node until the trial is taken back. Raises Retryable where it has no place after all."""
+        assert pod.info is not None
+        assignment: Assignment = NO_GPUS
+        if pod.request:
+            placed = self._filtering.answers(pod.request).place(node)
+            if not isinstance(placed, Placement):
+                raise Retryable(placed.reason, where=node)
+            assignment = placed.assignment
+        uid, ledger, usage, cache = pod.metadata.uid, self._cluster.ledger, self._cluster.usage, self._cache
+        request = pod.request
+        ledger.reserve(uid, node, assignment, cpu_milli=request.cpu_milli, host_memory_mib=request.host_memory_mib)
+        undo.callback(ledger.rollback, uid)
+        if request:
+            self._cluster.count(pod, node)
+            undo.callback(usage.remove, uid)
+        cache.place(msgspec.structs.replace(pod.info, node_name=node))
+        undo.callback(cache.remove, pod.info.key)
+
+
+def _are_equal(pods: Sequence[ScheduledPod]) -> bool:
+    return len({pod.kind for pod in pods}) == 1
+
+
+def _on_gpu(pod: ScheduledPod, uuid: str) -> ScheduledPod:
+    """Return the pod as one that wants this GPU."""
+    request = msgspec.structs.replace(pod.request, uuids=(uuid,)) if pod.request else pod.request
+    return msgspec.structs.replace(pod, request=request, kind=b"")
+
+
+def _no_domain(gang: Gang, pods: int, rooms: Sequence[DomainRoom]) -> GangDecision:
+    found = gang_topology.nearest(rooms)
+    if found is None:
+        text = f"no node is in a topology domain ({gang.required}), which it requires"
+    else:
+        text = (
+            f"needs room for {pods} pods in one {gang.required}; the nearest is {found.domain.shown}, for {found.pods}"
+        )
+    return GangDecision(message=f"gang {gang.name}: {text}", causes=_ROOM_CAUSES)
+
+
+def failed(error: Exception) -> GangDecision:
+    """Return the decision for a gang that is tried again by itself."""
+    return GangDecision(message=str(error), causes=frozenset({ERROR}))

@@ -1,0 +1,198 @@
+"""Schedules gangs: takes all waiting pods of a gang from the queue, reserves for all or for none, and binds them.
+
+Nothing waits between the decision and the last reservation, and a gang that has no place holds nothing. So two gangs
+never hold each other up. A Binding may still fail, or the process may end between two Bindings: then the gang is half
+bound. The rest is placed again; after the gang's time-out its bound pods are evicted, and the gang starts again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from gpuplane import names
+from gpuplane.scheduler.binding import Binder
+from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.pods import gang_members
+from gpuplane.scheduler.pods.evict import Evictor
+from gpuplane.scheduler.pods.gang import round_text
+from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers, key_of
+from gpuplane.scheduler.pods.gang_placing import GangDecision, GangPlace, GangPlacer, failed
+from gpuplane.scheduler.pods.model import PodModel
+from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.reservation import Reservation, ReservationEvent
+from gpuplane.scheduler.reservations import Reservations
+from kubekit.errors import KubekitError
+from kubekit.kube import Clock
+from kubekit.kube.clock import Timer
+from kubekit.scheduling.queue import GANG, ClusterEvent, QueueEntry
+
+log = logging.getLogger("gpuplane.scheduler")
+LOOK_SECONDS: Final = 1.0
+"""How late a time-out may be seen: times of pods are whole seconds."""
+
+Bind = Callable[[QueueEntry, ScheduledPod, Reservation], None]
+
+
+class GangScheduler:
+    """
+    Args:
+        start: runs a task until the scheduler ends.
+        bind: begins to send a reserved pod's Binding.
+        refuse: reports why a pod of the queue has no place.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        model: PodModel,
+        members: GangMembers,
+        placer: GangPlacer,
+        *,
+        binder: Binder,
+        reservations: Reservations,
+        filtering: Filtering,
+        evictor: Evictor,
+        start: Callable[[Coroutine[Any, Any, None], str], None],
+        bind: Bind,
+        refuse: Callable[[ScheduledPod, str, frozenset[str]], None],
+    ) -> None:
+        self._clock = clock
+        self._model = model
+        self.members = members
+        self.placer = placer
+        self._binder = binder
+        self._reservations = reservations
+        self._filtering = filtering
+        self._evictor = evictor
+        self._start = start
+        self._bind = bind
+        self._refuse = refuse
+        self._timers: dict[GangKey, Timer] = {}
+        self._dissolving: set[GangKey] = set()
+
+    def schedule(self, entry: QueueEntry, pod: ScheduledPod) -> None:
+        """Place the pod and those that have to start with it, or refuse them."""
+        key = key_of(pod)
+        assert key is not None and pod.gang is not None
+        pods = self.members.of(key)
+        needs = gang_members.needs(pod, pods, self._is_bound)
+        if key in self._dissolving or self._is_overdue(gang_members.half_bound(pods)):
+            needs = gang_members.GangNeeds(message=f"gang {pod.gang.name}: its bound pods are being evicted")
+        entries = {pod.metadata.uid: entry}
+        for other in needs.together:
+            if other.metadata.uid != pod.metadata.uid and other.info is not None:
+                taken = self._model.queue.take(other.info.key)
+                if taken is None:  # it is gated, or its Binding failed just now
+                    needs = gang_members.GangNeeds(
+                        message=f"gang {pod.gang.name}: pod {other.metadata.name} is not ready"
+                    )
+                    break
+                entries[other.metadata.uid] = taken
+        decision = GangDecision(message=needs.message, causes=frozenset({GANG}))
+        if needs.together:
+            bound = [one for one in pods if self._is_bound(one) and not one.metadata.deletion_timestamp]
+            decision = self._decide(pod, needs.together, bound)
+        reserved: list[tuple[GangPlace, Reservation]] = []
+        if decision.places:
+            try:
+                self._reserve(decision.places, reserved)
+            except KubekitError as error:
+                decision = failed(error)
+        if not decision.places:
+            self._refuse_all(entries, pods, decision)
+            for _, reservation in reserved:
+                self._reservations.apply(reservation, ReservationEvent.REFUSED)
+            return
+        for place, _ in reserved:
+            info = place.pod.info
+            assert info is not None
+            self._model.assume(msgspec.structs.replace(info, node_name=place.node))
+        for place, reservation in reserved:
+            self._bind(entries[reservation.uid], place.pod, reservation)
+
+    def _decide(self, pod: ScheduledPod, together: tuple[ScheduledPod, ...], bound: list[ScheduledPod]) -> GangDecision:
+        assert pod.gang is not None
+        try:
+            return self.placer.place(pod.gang, together, bound)
+        except KubekitError as error:
+            return failed(error)
+
+    def _reserve(self, places: Iterable[GangPlace], reserved: list[tuple[GangPlace, Reservation]]) -> None:
+        listed = list(places)
+        marks = {}
+        if len(listed) > 1:
+            marks = {names.GANG_ROUND_ANNOTATION: round_text([place.pod.metadata.uid for place in listed])}
+        for place in listed:
+            reservation = self._binder.reserve(place.pod, place.node, self._filtering, ReservationEvent.BIND, marks)
+            reserved.append((place, reservation))
+
+    def _refuse_all(self, entries: dict[str, QueueEntry], pods: list[ScheduledPod], decision: GangDecision) -> None:
+        by_uid = {one.metadata.uid: one for one in pods}
+        for uid, entry in entries.items():
+            self._refuse(by_uid[uid], decision.message, decision.causes)
+            self._model.queue.failed(entry, decision.causes, self._clock.now())
+
+    def _is_bound(self, pod: ScheduledPod) -> bool:
+        return bool(pod.spec.node_name) or (pod.info is not None and self._model.is_assumed(pod.info))
+
+    # -- half bound gangs --------------------------------------------------------------------------------------------
+
+    def changed(self, old: Any, new: Any) -> None:
+        """Handle a change of a pod: wakes the rest of its gang, and begins to count the time of a half bound one."""
+        keys = {key for pod in (old, new) if isinstance(pod, ScheduledPod) and (key := key_of(pod)) is not None}
+        for key in keys:
+            self._watch(key)
+            waiting = {pod.metadata.uid for pod in self.members.of(key) if not pod.spec.node_name}
+            if waiting and (new is None or new.spec.node_name):
+                self._wake(waiting)
+
+    def _wake(self, waiting: set[str]) -> None:
+        queue, now = self._model.queue, self._clock.now()
+        if queue.notify(ClusterEvent.POD_CHANGED, "", now, lambda entry: entry.pod.uid in waiting):
+            self._model.wake()
+
+    def _is_overdue(self, bound: list[ScheduledPod]) -> bool:
+        return gang_members.seconds_half_bound(bound, self._clock.wall()) > gang_members.timeout_of(bound)
+
+    def _watch(self, key: GangKey) -> None:
+        """Set or stop the timer of a gang by what is known now."""
+        bound = gang_members.half_bound(self.members.of(key))
+        timer = self._timers.get(key)
+        if not bound:
+            self._dissolving.discard(key)
+            if timer is not None:
+                self._timers.pop(key).cancel()
+        elif timer is None:
+            passed = gang_members.seconds_half_bound(bound, self._clock.wall())
+            left = max(0.0, gang_members.timeout_of(bound) - passed) + LOOK_SECONDS
+            self._timers[key] = self._clock.call_later(left, lambda: self._overdue(key))
+
+    def _overdue(self, key: GangKey) -> None:
+        self._timers.pop(key, None)
+        bound = gang_members.half_bound(self.members.of(key))
+        if bound:
+            self._dissolving.add(key)
+            self._start(self._dissolve(key, bound), f"dissolve gang {key[0]}/{key[1]}")
+
+    async def _dissolve(self, key: GangKey, bound: list[ScheduledPod]) -> None:
+        """Evict the bound pods of a gang whose time-out has passed."""
+        log.warning("gang half bound at its time-out, evicting gang=%s/%s pods=%d", *key, len(bound))
+        text = f"gang {key[1]}: not all of its pods were bound in time"
+        try:
+            for pod in bound:
+                if pod.info is not None:
+                    await self._evictor.evict_of_gang(pod.info, text)
+        except KubekitError as error:
+            log.warning("gang not evicted yet gang=%s/%s: %s", *key, error)
+        finally:
+            self._watch(key)  # looks again until a watch has delivered that they leave
+
+    def close(self) -> None:
+        """Stop the timers."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
