@@ -30,7 +30,8 @@ IDLE_WATTS = PROFILE.model.power_idle
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("SIMGPU_DEV", str(tmp_path / "dev"))  # this process may have another machine's library
     (tmp_path / "dev").mkdir()
     (tmp_path / LIBRARIES).mkdir(parents=True)
     shutil.copy(NATIVE / "libnvidia-ml.so.1", tmp_path / LIBRARIES)

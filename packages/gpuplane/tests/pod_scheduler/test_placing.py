@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpuplane import names
+from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.sharing import of_pod
 from kubekit.api.core import Event
 from tests.support.extender_world import Running, World, gpu_pod
@@ -112,7 +113,6 @@ async def test_a_quota_that_is_raised_wakes_the_pods_of_the_namespace(cluster: W
     [
         ({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}, "volume data"),
         ({"volumes": [{"name": "d", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}, "volume d (ephemeral)"),
-        ({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}, "resource claim gpu"),
     ],
 )
 async def test_what_is_not_supported_waits_and_says_so(
@@ -122,6 +122,12 @@ async def test_what_is_not_supported_waits_and_says_so(
     await cluster.pod(ours(gpu_pod("a", (30, 20)), **spec))
     text = await refused(cluster, "a")
     assert named in text and "default-scheduler" in text
+
+
+def test_claims_of_dynamic_resource_allocation_are_not_supported() -> None:
+    """Real API servers store such pods, the embedded one refuses them."""
+    spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
+    assert "resource claim gpu" in unsupported({}, spec)
 
 
 async def test_a_pod_that_is_not_supported_holds_up_no_equal_pod(cluster: World, running: Running) -> None:

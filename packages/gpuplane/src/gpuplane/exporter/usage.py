@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gpuplane import names
 from gpuplane.exporter.render import Entity, GPUHolder
 from gpuplane.hardware import Sample
-from gpuplane.limits import LimitBackend, Share, ShareStore
 from gpuplane.metering import GPUReading, Hold, HoldKind, NodeReading, PodContainer
+
+if TYPE_CHECKING:
+    from gpuplane.limits import Share
 
 
 class ShareUse(msgspec.Struct, frozen=True):
@@ -30,15 +33,21 @@ class SharesInUse:
     """The pages of the node's shares, below the root of its file system."""
 
     def __init__(self, host_root: Path) -> None:
-        self._store = ShareStore(host_root / names.LIMITS_DIR)
+        self._place = host_root / names.LIMITS_DIR
 
     def read(self) -> ShareUses:
         """Return the use of each share that counts itself; shares under MPS and native limits do not."""
-        return uses(self._store.all())
+        if not self._place.is_dir():
+            return {}
+        from gpuplane.limits import ShareStore  # late: 3 MB, and only where containers have shares
+
+        return uses(ShareStore(self._place).all())
 
 
 def uses(shares: Iterable[Share]) -> ShareUses:
     """As `SharesInUse.read`, of shares that were read."""
+    from gpuplane.limits import LimitBackend
+
     found: dict[tuple[str, str, str, str], ShareUse] = {}
     for share in shares:
         owner = share.owner
