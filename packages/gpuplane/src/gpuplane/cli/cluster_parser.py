@@ -11,6 +11,7 @@ from gpuplane.cli.options import (
     FORMS,
     cluster_options,
     completed,
+    duration,
     examples,
     form_options,
     lazy,
@@ -21,10 +22,11 @@ from gpuplane.cli.options import (
 
 
 def add_cluster_commands(commands: Any) -> None:
-    """Add `install`, `uninstall`, `status`, `explain`, `dashboard` and `doctor`."""
+    """Add `install`, `uninstall`, `status`, `explain`, `dashboard`, `doctor` and `cost`."""
     parents = [talk_options(), cluster_options(), timeout_options()]
     for add in (_install, _uninstall, _status, _explain, _dashboard, _doctor):
         add(commands, parents)
+    _cost(commands, [talk_options(), cluster_options()])
 
 
 def _install(commands: Any, parents: list[Any]) -> None:
@@ -189,4 +191,34 @@ def _dashboard(commands: Any, parents: list[Any]) -> None:
         dashboard,
         "gpuplane dashboard                    prints the address; Ctrl-C ends it",
         "gpuplane dashboard --context prod --port 8090",
+    )
+
+
+def _cost(commands: Any, parents: list[Any]) -> None:
+    cost = commands.add_parser(
+        "cost",
+        parents=[*parents, form_options("text", "json", "csv")],
+        help="GPU hours held, used and idle, energy and dollars, by namespace, owner, label, pod or GPU",
+    )
+    space = cost.add_argument(
+        "-n", "--namespace", default="", metavar="NAME", help="pods of this namespace (default: all)"
+    )
+    completed(space, "namespaces")
+    cost.add_argument(
+        "--by", default="namespace", metavar="WHAT", help="namespace (default), owner, pod, gpu, or label=NAME"
+    )
+    cost.add_argument(
+        "--since", type=duration, default=30 * 86400.0, metavar="TIME", help="how long ago, as 30d (default) or 12h"
+    )
+    cost.add_argument("--prices", type=Path, metavar="FILE", help="YAML with dollars of a GPU hour by model and node")
+    cost.add_argument(
+        "--prometheus", default="", metavar="URL", help="Prometheus to ask (default: the cluster's, else the exporters)"
+    )
+    cost.set_defaults(command=lazy("cost", "cost"))
+    examples(
+        cost,
+        "gpuplane cost",
+        "gpuplane cost -n ml --by owner --since 7d",
+        "gpuplane cost --by label=team -o csv --prices prices.yaml",
+        "gpuplane cost --prometheus http://localhost:9090 -o json | jq .total",
     )

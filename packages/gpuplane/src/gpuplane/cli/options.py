@@ -136,8 +136,8 @@ def timeout_options() -> Parser:
 
 
 def duration(text: str) -> float:
-    """`90s`, `5m`, `1h` or bare seconds, in seconds."""
-    factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
+    """`90s`, `5m`, `1h`, `30d` or bare seconds, in seconds."""
+    factor = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
     try:
         seconds = float(text[:-1]) * factor if factor else float(text)
     except ValueError:

@@ -9,7 +9,8 @@ Invariants: a family stands once in a text, and so do its HELP and TYPE; whateve
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
@@ -135,6 +136,24 @@ def _label(name: str) -> str:
     if not (name.isidentifier() and name.isascii()):
         raise ValueError(f"{name!r} is not the name of a label")
     return name
+
+
+_SAMPLE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)\{(.*)\} (\S+)")
+_LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+def metric_lines(text: str, names: Container[str]) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Yield name, labels and value of the lines with labels whose metric is in `names`, from a text of `exposition`."""
+    for line in text.splitlines():
+        found = _SAMPLE.fullmatch(line)
+        if found is not None and found[1] in names:
+            labels = {name: _ESCAPED.sub(_plain_escape, value) for name, value in _LABEL.findall(found[2])}
+            yield found[1], labels, float(found[3])
+
+
+def _plain_escape(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]
 
 
 def _escape(value: str) -> str:
