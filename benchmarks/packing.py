@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from figures import show
-from gpuplane.cli.simulate import read_jobs, read_machines
-from gpuplane.sharing.packing import ROWS, Experiment, Outcome, arrivals, shuffled
+from gpuplane.cli.simulate_files import read_jobs, read_machines
+from gpuplane.sharing.packing import ROWS, Experiment, Outcome, PolicyPlacer, arrivals, shuffled
 
 INFLATE = 1.3
 MINE, FGD = "opportunity", "fragmentation"
@@ -39,7 +39,7 @@ def run(data: Path, trace: str, policy: str, seed: int, known: bool = True) -> t
     machines = read_machines(data / "openb_node_list_gpu_node.csv")
     jobs = read_jobs(data / f"openb_pod_list_{trace}.csv")
     arriving = arrivals(jobs, machines, seed, INFLATE)
-    experiment = Experiment(shuffled(machines, seed), jobs, arriving, policy, known=known)
+    experiment = Experiment(machines, jobs, arriving, PolicyPlacer(shuffled(machines, seed), jobs, policy, known=known))
     began = time.process_time()
     for _ in experiment.steps():
         pass

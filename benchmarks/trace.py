@@ -25,9 +25,9 @@ from burst import CLUSTERS
 from figures import show
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.cli.simulate import read_jobs, read_machines
+from gpuplane.cli.simulate_files import read_jobs, read_machines
 from gpuplane.sharing import of_pod
-from gpuplane.sharing.packing import MILLI, Experiment, Job, PackingMachine, arrivals, shuffled
+from gpuplane.sharing.packing import MILLI, Experiment, Job, PackingMachine, PolicyPlacer, arrivals, shuffled
 from kubekit.api.core import Node, Pod
 from kubekit.kube import AlreadyExists, Client, Informer
 from tests.support.realkube.binaries import Unavailable
@@ -152,12 +152,12 @@ async def run(kind: str, through: str, machines: list[PackingMachine], arriving:
 
 
 def alone(machines: list[PackingMachine], jobs: list[Job], arriving: list[Job]) -> float:
-    experiment = Experiment(machines, jobs, arriving, "opportunity", known=False)
-    for _ in experiment.steps():
+    placer = PolicyPlacer(machines, jobs, "opportunity", known=False)
+    for _ in Experiment(machines, jobs, arriving, placer).steps():
         pass
-    return sum(
-        sum(gpu for gpu, _ in assignment.held().values()) for _, _, assignment, _ in experiment.ledger.pods()
-    ) / (MILLI / 100 * sum(machine.gpus for machine in machines))
+    return sum(sum(gpu for gpu, _ in assignment.held().values()) for _, _, assignment, _ in placer.ledger.pods()) / (
+        MILLI / 100 * sum(machine.gpus for machine in machines)
+    )
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuplane.sharing import POLICIES, violations
-from gpuplane.sharing.packing import Experiment, Job, PackingMachine, arrivals, shuffled
+from gpuplane.sharing.packing import Experiment, Job, PackingMachine, PolicyPlacer, arrivals, shuffled
 
 MACHINES = [PackingMachine(f"m{at}", 16_000, 65_536, 4, "T4" if at % 2 else "A100") for at in range(6)]
 JOBS = [
@@ -30,12 +30,13 @@ def test_jobs_arrive_until_so_much_was_asked_for() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_pod_that_fits_is_placed_and_nothing_is_held_twice(policy: str) -> None:
-    experiment = Experiment(MACHINES, JOBS, arrivals(JOBS, MACHINES, 7, 1.3), policy)
+    placer = PolicyPlacer(MACHINES, JOBS, policy)
+    experiment = Experiment(MACHINES, JOBS, arrivals(JOBS, MACHINES, 7, 1.3), placer)
     for _ in experiment.steps():
         pass
-    assert violations(experiment.ledger) == []
+    assert violations(placer.ledger) == []
     outcome = experiment.outcome()
-    held = 24_000 - sum(sum(node.core) for node in experiment.ledger.nodes())
+    held = 24_000 - sum(sum(node.core) for node in placer.ledger.nodes())
     reached = [some for some in outcome.allocated.values() if some is not None]
     assert reached
     assert reached == sorted(reached)
@@ -44,15 +45,16 @@ def test_every_pod_that_fits_is_placed_and_nothing_is_held_twice(policy: str) ->
 
 
 def test_what_never_arrives_is_not_made_up() -> None:
-    experiment = Experiment(MACHINES, JOBS, JOBS, "opportunity")
+    experiment = Experiment(MACHINES, JOBS, JOBS, PolicyPlacer(MACHINES, JOBS, "opportunity"))
     for _ in experiment.steps():
         pass
     assert experiment.outcome().allocated[130] is None
 
 
 def test_a_policy_may_have_to_learn_the_mix_as_it_comes() -> None:
-    experiment = Experiment(MACHINES, JOBS, arrivals(JOBS, MACHINES, 7, 1.3), "opportunity", known=False)
+    placer = PolicyPlacer(MACHINES, JOBS, "opportunity", known=False)
+    experiment = Experiment(MACHINES, JOBS, arrivals(JOBS, MACHINES, 7, 1.3), placer)
     for _ in experiment.steps():
         pass
-    assert violations(experiment.ledger) == []
+    assert violations(placer.ledger) == []
     assert any(value is not None and value > 70 for value in experiment.outcome().allocated.values())

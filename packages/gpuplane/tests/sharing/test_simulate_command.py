@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from pathlib import Path
@@ -149,3 +150,109 @@ def test_the_published_run_of_fgd_is_reproduced(capsys: pytest.CaptureFixture[st
         f"--node-order={OPENB / 'node_order_default_seed42.txt'}",
     )
     assert data["allocated_percent"] == {"90": 89.98, "100": 95.14, "110": 95.19, "120": 95.24, "130": 95.29}
+
+
+# -- ways ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("through", ["policy", "extender", "scheduler"])
+def test_each_way_places_all_that_fits_and_writes_where(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path, through: str
+) -> None:
+    where = tmp_path / "where.csv"
+    data = answer(files, capsys, "--through", through, "--placements", str(where))
+    assert data["through"] == through
+    with where.open() as text:
+        rows = list(csv.DictReader(text))
+    assert len(rows) == data["pods"]
+    placed = [row for row in rows if row["node"]]
+    assert len(placed) == data["placed"]
+    held: dict[tuple[str, str], int] = {}
+    milli = {f"p{at}": (0, 1000, 500, 250)[at % 4] for at in range(20)}
+    for row in placed:
+        for gpu in row["gpus"].split("|"):
+            held[row["node"], gpu] = held.get((row["node"], gpu), 0) + milli[row["pod"]]
+    assert held and all(load <= 1000 for load in held.values())
+
+
+def test_ways_are_compared_in_one_table(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(files, "--compare", "tightest", "extender", "scheduler:spread") == 0
+    out = capsys.readouterr().out
+    assert [line.split("  ")[1] for line in out.splitlines()[3:]] == [
+        "tightest",
+        "opportunity, extender",
+        "spread, scheduler",
+    ]
+    data = answer(files, capsys, "--compare", "tightest", "scheduler")
+    assert [(one["policy"], one["through"]) for one in data["runs"]] == [  # type: ignore[attr-defined]
+        ("tightest", "policy"),
+        ("opportunity", "scheduler"),
+    ]
+
+
+def test_learning_the_mix_is_another_experiment(files: tuple[Path, Path], tmp_path: Path) -> None:
+    sizes = (1000, 810, 470, 190) * 10
+    rows = [f"p{at},1000,1024,1,{milli}\n" for at, milli in enumerate(sizes)]
+    files[1].write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "".join(rows))
+    known, learned = tmp_path / "known.csv", tmp_path / "learned.csv"
+    assert run(files, "--placements", str(known)) == 0
+    assert run(files, "--placements", str(learned), "--learn") == 0
+    assert known.read_text() != learned.read_text()
+
+
+TRACE = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n"
+    "a,1000,1024,1,600,0,100\nb,1000,1024,1,600,10,60\nc,1000,1024,1,100,200,\n"
+)
+
+
+@pytest.mark.parametrize("through", ["policy", "extender", "scheduler"])
+def test_pods_of_a_trace_wait_and_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str], through: str) -> None:
+    nodes, trace, where = tmp_path / "nodes.csv", tmp_path / "trace.csv", tmp_path / "where.csv"
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,16000,65536,1,T4\n")
+    trace.write_text(TRACE)
+    command = ["simulate", "packing", "--nodes", str(nodes), "--trace", str(trace), "--through", through]
+    assert main([*command, "--placements", str(where), "-o", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["waited"], data["wait_seconds_longest"], data["held_percent_while_pods_wait"]) == (1, 90, 60.0)
+    assert where.read_text().splitlines()[1:] == ["1,a,n0,0,0,0,100", "2,b,n0,0,10,100,150", "3,c,n0,0,200,200,"]
+    assert main(command) == 0
+    assert "waited      1 of 3 pods, longest 90s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TRACE.replace("0,100\n", "50,20\n"), "deletion_time 20 is before creation_time 50"),
+        (TRACE.replace("creation_time", "began"), "has no column creation_time"),
+        (TRACE.replace(",10,60", ",soon,60"), "creation_time is 'soon'"),
+    ],
+)
+def test_a_bad_trace_is_one_error(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(text)
+    assert main(["simulate", "packing", "--nodes", str(files[0]), "--trace", str(trace)]) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--compare", "tightest", "--through", "scheduler"), "--compare names the ways itself"),
+        (("--compare", "tightest", "--placements", "x.csv"), "--placements is of one way"),
+        (("--through", "scheduler", "--learn"), "always learns the mix"),
+    ],
+)
+def test_options_that_say_nothing_together_are_refused(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], more: tuple[str, ...], says: str
+) -> None:
+    assert run(files, *more) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_unknown_way_is_wrong_usage(files: tuple[Path, Path]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(files, "--compare", "best")
+    assert ended.value.code == 2

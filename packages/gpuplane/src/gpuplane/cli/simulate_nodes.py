@@ -25,7 +25,7 @@ from gpuplane.cli.forms import as_document
 from gpuplane.cli.inputs import LONGEST_TABLE, read_input
 from gpuplane.cli.nodes_drawn import draw
 from gpuplane.cli.nodes_html import nodes_page
-from gpuplane.cli.simulate import read_jobs
+from gpuplane.cli.simulate_files import read_jobs
 from gpuplane.cli.simulate_types import read_types
 from gpuplane.cli.terminal import Console, count, prefixed
 from gpuplane.sharing.packing import MILLI, Job

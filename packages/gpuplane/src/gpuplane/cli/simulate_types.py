@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuplane.autoscaler.catalogue import ON_DEMAND, SPOT, CatalogueGPU, InstanceType
-from gpuplane.cli.simulate import CsvCell, read_name, read_number, read_rows
+from gpuplane.cli.simulate_files import CsvCell, read_name, read_number, read_rows
 from kubekit.errors import InvalidInput
 
 COLUMNS: Final = ("type", "vcpu", "memory_mib", "max_pods", "on_demand")

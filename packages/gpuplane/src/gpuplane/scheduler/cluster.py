@@ -63,10 +63,12 @@ class Cluster:
         clock: Clock | None = None,
         pods: Informer[Any] | None = None,
         nodes: Informer[Any] | None = None,
+        gpunodes: Informer[GPUNode] | None = None,
     ) -> None:
         """
         Args:
-            pods, nodes: informers whose objects are CachedPods and CachedNodes, if others read them too.
+            pods, nodes, gpunodes: informers whose objects are CachedPods, CachedNodes and CachedGPUNodes, if others
+                read or feed them too.
         """
         clock = clock or SystemClock()
         self.ledger = Ledger()
@@ -87,7 +89,9 @@ class Cluster:
         if nodes is None:
             nodes = Informer(client, Node, keep=transform_node, clock=clock)
         self.pods, self.nodes = pods, nodes
-        self.gpunodes: Informer[GPUNode] = Informer(client, GPUNode, keep=transform_gpunode, clock=clock)
+        if gpunodes is None:
+            gpunodes = Informer(client, GPUNode, keep=transform_gpunode, clock=clock)
+        self.gpunodes = gpunodes
         self.nodes.add_handler(self._node_changed)
         self.gpunodes.add_handler(self._gpunode_changed)
         self.pods.add_handler(self._pod_changed)

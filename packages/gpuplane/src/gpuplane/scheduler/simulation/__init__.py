@@ -1,0 +1,5 @@
+"""The scheduler and the extender as placers of the packing experiment: a cluster's decisions without a cluster."""
+
+from gpuplane.scheduler.simulation.placers import ExtenderPlacer, SchedulerPlacer
+
+__all__ = ["ExtenderPlacer", "SchedulerPlacer"]
