@@ -44,6 +44,9 @@ PAIRS = (  # microseconds of the kernels and percent
     ((1000, 45), (1000, 45)),
     ((1000, 10), (20_000, 80)),
     ((300_000, 30), (1000, 60)),
+    ((300_000, 10), (300_000, 90)),
+    ((300_000, 30), (300_000, 60)),
+    ((300_000, 50), (300_000, 50)),
 )
 Tenant = tuple[float, Mapping[str, object]]  # microseconds of its kernels, its limits
 

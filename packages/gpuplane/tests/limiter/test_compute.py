@@ -56,6 +56,16 @@ def test_hard_limits_hold_also_when_nobody_else_wants_the_gpu(make_machine) -> N
     assert 36 < second < 63
 
 
+def test_limits_hold_for_kernels_of_300_milliseconds(make_machine) -> None:
+    """A kernel is never interrupted, so a program that may have 10% waits 2.7 s for its next one."""
+    alone, pairs = (10, 30, 50, 90), ((10, 90), (30, 60))
+    wanted = [(core,) for core in alone] + list(pairs)
+    got = percent(make_machine, 9, *([(300_000, {"core": core}) for core in cores] for cores in wanted))
+    for cores, shares in zip(wanted, got, strict=True):
+        for core, share in zip(cores, shares, strict=True):
+            assert core - 4 < share < core + 3, (wanted, got)
+
+
 def test_burst_takes_what_nobody_wants_and_gives_it_back(make_machine) -> None:
     burst = (1000, {"core": 20, "mode": CoreMode.BURST})
     [alone], [bursting, limited], [unlimited] = percent(
