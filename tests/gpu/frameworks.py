@@ -1,6 +1,6 @@
-"""PyTorch under shares, where it is installed: a training step, a decode loop, and NCCL on two shared GPUs.
+"""PyTorch under shares, where it is installed: a training step and a decode loop.
 
-    python frameworks.py train SECONDS | decode SECONDS | reduce SECONDS
+    python frameworks.py train SECONDS | decode SECONDS
 
 The program below is a tenant's and prints its rate as a line of JSON; `measured` runs it.
 """

@@ -41,7 +41,7 @@ def add_simulate(commands: Any) -> None:
         type=_way,
         nargs="+",
         metavar="WAY",
-        help=f"put several beside each other: policies, or {', '.join(_THROUGH)}, alone or as scheduler:tightest",
+        help=f"compare several: policies, or {', '.join(_THROUGH)}, alone or as scheduler:tightest",
     )
     packing.add_argument(
         "--learn", action="store_true", help="a policy alone learns the mix of pods as they arrive, as a cluster does"
@@ -66,7 +66,7 @@ def add_simulate(commands: Any) -> None:
         packing,
         f"{pack} --policy tightest",
         f"{pack} --through scheduler --placements where.csv",
-        f"{pack} --compare opportunity tightest extender scheduler",
+        f"{pack} --compare extender scheduler",
         "gpuplane simulate packing --nodes n.csv --trace t.csv -o json",
     )
     examples(nodes, buy, f"{buy} --types t.csv", f"{buy} --html nodes.html", f"{buy} -o json")

@@ -31,7 +31,7 @@ def show(run: PackingRun, machines: Sequence[PackingMachine], screen: Console) -
 
 
 def show_comparison(runs: Sequence[PackingRun], machines: Sequence[PackingMachine], screen: Console) -> None:
-    """Print the runs beside each other, a line each."""
+    """Print a line for each run."""
     screen.print(f"packing    {'   '.join(_size(machines))}")
     screen.print()
     width = max(len(str(run.way)) for run in runs)

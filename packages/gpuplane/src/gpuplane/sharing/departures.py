@@ -40,7 +40,7 @@ class Visit(msgspec.Struct):
 
 
 class Occupation(msgspec.Struct, frozen=True):
-    """What came of a trace, over the seconds from the first arrival to the last one.
+    """The result of a trace, over the seconds from the first arrival to the last one.
 
     `held` and `most` are percent of all GPUs: the mean over time, and the most at a time. `held_waiting` is the mean
     over the time in which a pod with GPUs waited, None where no pod ever did: the part that a full cluster uses.
