@@ -34,7 +34,7 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 class _Input(msgspec.Struct, frozen=True):
-    """What all ways get: `machines` in order, the trace's `jobs`, and what arrives, with times or without."""
+    """Input of all ways: `machines` in order, the trace's `jobs`, and what arrives, with times or without."""
 
     machines: Sequence[PackingMachine]
     jobs: Sequence[Job]

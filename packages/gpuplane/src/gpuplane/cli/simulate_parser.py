@@ -65,8 +65,8 @@ def add_simulate(commands: Any) -> None:
     examples(
         packing,
         f"{pack} --policy tightest",
-        f"{pack} --through scheduler --placements where.csv",
-        f"{pack} --compare extender scheduler",
+        f"{pack} --through scheduler",
+        f"{pack} --compare scheduler",
         "gpuplane simulate packing --nodes n.csv --trace t.csv -o json",
     )
     examples(nodes, buy, f"{buy} --types t.csv", f"{buy} --html nodes.html", f"{buy} -o json")
