@@ -114,6 +114,13 @@ def test_log_lines_without_secrets_are_unchanged(line: str) -> None:
     assert (redactor.text(line), redactor.removed) == (line, 0)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000])
+def test_a_last_applied_text_that_is_nested_too_deep_is_a_secret(text: str) -> None:
+    """Whoever may write an object of the cluster writes this annotation; it ended doctor."""
+    found = Redactor().data({"metadata": {"annotations": {LAST_APPLIED: text}}})
+    assert found["metadata"]["annotations"][LAST_APPLIED] == MARK
+
+
 def test_managed_fields_are_left_out() -> None:
     data = {"metadata": {"name": "x", "managedFields": [{"manager": "m"}]}}
     assert Redactor().data(data) == {"metadata": {"name": "x"}}

@@ -13,6 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kubekit.documents import DocumentError, decode_json
+
 MARK: Final = "[redacted]"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 # The words of a name that is a secret's: API_TOKEN, dbPassword, client-secret.
@@ -98,8 +100,8 @@ class Redactor:
 
     def _document(self, text: str) -> str:
         try:
-            return json.dumps(self.data(json.loads(text)), sort_keys=True)
-        except ValueError:
+            return json.dumps(self.data(decode_json(text)), sort_keys=True)
+        except DocumentError:
             return self._mark(text)
 
     def _assigned(self, found: re.Match[str]) -> str:
