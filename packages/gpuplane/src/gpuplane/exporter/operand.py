@@ -261,7 +261,7 @@ class Exporter:
         shown = entities(inventory, samples)
         lost = lost_gpus(shown, self._silent(inventory), extra.hostname)
         if self._pods.answered:
-            replicas = await self._pods.replicas() if _has_replica(holders) else {}
+            replicas = await self._pods.replicas(holders, at_ns) if _has_replica(holders) else {}
             self._meter.read(node_reading(at_ns, shown, samples, holders, replicas, shares))
             metered_pods = {who for _, who in self._meter.totals}
             self._labels = {who: labels for who, labels in self._labels.items() if who in metered_pods}
@@ -303,7 +303,8 @@ class Exporter:
 
     @staticmethod
     def _marked(holder: GPUHolder, marks: PodMarks) -> GPUHolder:
-        return msgspec.structs.replace(holder, marks=marks.of(holder.namespace, holder.pod))
+        found = marks.of(holder.namespace, holder.pod)
+        return msgspec.structs.replace(holder, marks=found) if found else holder
 
     def _measure(self) -> tuple[int, tuple[GPUFacts, ...], tuple[Sample, ...], ShareUses]:
         source = self._open()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,6 +35,7 @@ MEMORY_UNIT: Final = 256 << 20  # bytes of an id of vcuda-memory
 SHARES: Final = (names.VCUDA_CORE, names.VCUDA_MEMORY)
 # What stands before the number of a replica: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
 REPLICA_SIGNS: Final = ("::", "/vgpu")
+REPLICAS_NS: Final = 60 * 10**9  # after which the kubelet is asked again how many there are
 
 
 def split_replica(device_id: str) -> tuple[str, str]:
@@ -117,6 +118,9 @@ class GPUHolders:
         self._prefixes = (*PREFIXES, *resources)
         self._said = ""
         self.answered = False
+        self._replicas: dict[str, int] = {}
+        self._replicas_of: frozenset[str] = frozenset()
+        self._replicas_at_ns = 0
 
     async def holders(self) -> dict[str, list[GPUHolder]]:
         """As `holders`; empty when the kubelet does not answer."""
@@ -134,12 +138,20 @@ class GPUHolders:
         self.answered = True
         return holders(answer, self._prefixes)
 
-    async def replicas(self) -> dict[str, int]:
-        """As `replicas`; empty when the kubelet does not answer."""
-        try:
-            return replicas(await self._kubelet.allocatable())
-        except RpcError:
-            return {}
+    async def replicas(self, held: Iterable[str], at_ns: int) -> Mapping[str, int]:
+        """As `replicas`; empty when the kubelet does not answer.
+
+        The kubelet is asked when other devices are `held` than at the last question, and once a minute: the question
+        takes as long as that about holders, and the answer changes with the device plugin's configuration only.
+        """
+        devices = frozenset(held)
+        if not self._replicas or devices != self._replicas_of or at_ns - self._replicas_at_ns > REPLICAS_NS:
+            try:
+                self._replicas = replicas(await self._kubelet.allocatable())
+            except RpcError:
+                self._replicas = {}
+            self._replicas_of, self._replicas_at_ns = devices, at_ns
+        return self._replicas
 
     def _say(self, text: str) -> None:
         if text != self._said:

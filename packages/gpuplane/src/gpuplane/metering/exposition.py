@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -67,11 +68,11 @@ def families(totals: Mapping[Key, MeterTotals], names: MeterNames) -> Iterator[M
         if labels is None:
             continue
         if who is None:
-            rest.append((series(labels), total))
+            rest.append((_series(tuple(labels.items())), total))
         else:
             own = {"container": who.container, "namespace": who.namespace, "pod": who.pod, "kind": str(who.kind)}
             fixed = {**labels, **own}
-            pods.append((series({**names.pod(who), **fixed}), total))
+            pods.append((_series(tuple({**names.pod(who), **fixed}.items())), total))
     for lines, metrics in ((pods, _POD), (rest, _UNBOOKED)):
         for metric, amount in zip(metrics, _AMOUNTS, strict=True):
             values = [(which, number) for which, total in lines if (number := amount(total)) is not None]
@@ -85,6 +86,11 @@ def families(totals: Mapping[Key, MeterTotals], names: MeterNames) -> Iterator[M
         yield MetricFamily(ALLOCATION, [(_allocation(who, names.node), part) for who, part in allocated.items()])
 
 
+@lru_cache(4096)  # a node's pods: to escape their labels anew takes as long as to book their time
+def _series(labels: tuple[tuple[str, str], ...]) -> Series:
+    return series(dict(labels))
+
+
 def _allocation(who: PodContainer, node: str) -> Series:
     labels = {"container": who.container, "namespace": who.namespace, "node": node, "pod": who.pod}
-    return series({name: value for name, value in labels.items() if value})
+    return _series(tuple((name, value) for name, value in labels.items() if value))
