@@ -3,7 +3,7 @@
 Invariants:
 
 - Values are read when they are asked for. Scrapes that come together share one reading.
-- The meter reads at each scrape, and after `METER_SECONDS` without one, since short pods live between scrapes.
+- The meter reads every `METER_SECONDS`, however often it is scraped: a scrape appends what it had then.
 - Never an old value: while the driver is away the answer is 503 with the reason.
 - A list of fields that becomes wrong while it is served changes nothing: the one before stays, and the log says why.
 - A container that has its GPUs from a CDI specification keeps those of its creation. The exporter ends when the
@@ -32,7 +32,7 @@ from gpuplane.exporter.marks import PodMarks
 from gpuplane.exporter.pods import GPUHolders
 from gpuplane.exporter.render import Entity, Extra, GPUHolder, entities, lost_gpus, render
 from gpuplane.exporter.settings import Settings
-from gpuplane.exporter.usage import SharesInUse, ShareUses, node_reading
+from gpuplane.exporter.usage import SharesInUse, node_reading
 from gpuplane.hardware import GPUFacts, GPUSource, Sample
 from gpuplane.host import Host, HostError, gpu_addresses
 from gpuplane.metering import Meter, MeterNames, PodContainer, families
@@ -186,6 +186,7 @@ class Exporter:
         self._reading: asyncio.Task[bytes] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._meter = Meter()
+        self._metered = b""
         self._shares = SharesInUse(context.host_root)
         self._labels: dict[PodContainer, Mapping[str, str]] = {}
         self._metering: asyncio.Task[None] | None = None
@@ -239,17 +240,27 @@ class Exporter:
         return await asyncio.shield(self._reading)
 
     async def _meter_always(self) -> None:
-        """Read where no scrape has read for a while."""
         while True:
-            seen = self._reading
             await self._context.sleep(METER_SECONDS)
-            if seen is self._reading:
-                # A failed reading is a gap, which the meter books later; the next scrape reports the reason.
-                with contextlib.suppress(KubekitError):
-                    await self._shared_reading()
+            # A failed reading is a gap, which the meter books later; the next scrape reports the reason.
+            with contextlib.suppress(KubekitError):
+                await self._read_meter()
+
+    async def _read_meter(self) -> None:
+        held = await self._pods.holders() if self._settings.pods else {}
+        if not self._pods.answered:
+            return
+        at_ns, inventory, samples = await self._ask(self._measure)
+        replicas = await self._pods.replicas(held, at_ns) if _has_replica(held) else {}
+        shown = entities(inventory, samples)
+        self._meter.read(node_reading(at_ns, shown, samples, held, replicas, self._shares.read()))
+        metered_pods = {who for _, who in self._meter.totals}
+        self._labels = {who: labels for who, labels in self._labels.items() if who in metered_pods}
+        hostname = self._context.node_name if self._settings.hostname else ""
+        self._metered = exposition(families(self._meter.totals, self._names(shown, hostname)))
 
     async def _read(self) -> bytes:
-        holders, (at_ns, inventory, samples, shares) = await asyncio.gather(self._held(), self._ask(self._measure))
+        holders, (_, inventory, samples) = await asyncio.gather(self._held(), self._ask(self._measure))
         extra = Extra(
             driver_version=self._driver_version,
             hostname=self._context.node_name if self._settings.hostname else "",
@@ -260,13 +271,7 @@ class Exporter:
         )
         shown = entities(inventory, samples)
         lost = lost_gpus(shown, self._silent(inventory), extra.hostname)
-        if self._pods.answered:
-            replicas = await self._pods.replicas(holders, at_ns) if _has_replica(holders) else {}
-            self._meter.read(node_reading(at_ns, shown, samples, holders, replicas, shares))
-            metered_pods = {who for _, who in self._meter.totals}
-            self._labels = {who: labels for who, labels in self._labels.items() if who in metered_pods}
-        metered = families(self._meter.totals, self._names(shown, extra.hostname))
-        return render(self._choice.fields, shown, extra) + exposition([lost, *metered])
+        return render(self._choice.fields, shown, extra) + exposition([lost]) + self._metered
 
     def _names(self, shown: list[Entity], hostname: str) -> MeterNames:
         gpus = {
@@ -306,10 +311,10 @@ class Exporter:
         found = marks.of(holder.namespace, holder.pod)
         return msgspec.structs.replace(holder, marks=found) if found else holder
 
-    def _measure(self) -> tuple[int, tuple[GPUFacts, ...], tuple[Sample, ...], ShareUses]:
+    def _measure(self) -> tuple[int, tuple[GPUFacts, ...], tuple[Sample, ...]]:
         source = self._open()
         inventory = source.inventory()
-        return time.monotonic_ns(), inventory, source.samples(), self._shares.read()
+        return time.monotonic_ns(), inventory, source.samples()
 
     def _open(self) -> GPUSource:
         if self._source is None:

@@ -86,7 +86,7 @@ def families(totals: Mapping[Key, MeterTotals], names: MeterNames) -> Iterator[M
         yield MetricFamily(ALLOCATION, [(_allocation(who, names.node), part) for who, part in allocated.items()])
 
 
-@lru_cache(4096)  # a node's pods: to escape their labels anew takes as long as to book their time
+@lru_cache(4096)  # a node's pods: to escape their labels again takes as long as to book their time
 def _series(labels: tuple[tuple[str, str], ...]) -> Series:
     return series(dict(labels))
 
