@@ -79,6 +79,28 @@ def test_a_validator_that_is_killed_among_the_links_leaves_none_that_is_not_list
     assert make_links(Host(tmp_path)) == 2
 
 
+def test_links_that_are_made_while_a_driver_goes_are_listed(tmp_path: Path) -> None:
+    caps(tmp_path)
+
+    class HostOfAGoingDriver(Host):
+        """A host whose driver is uninstalled before the validator makes its third link."""
+
+        made = 0
+
+        def symlink(self, path: str, target: str, *, durable: bool = True) -> bool:
+            self.made += 1
+            if self.made == 3:
+                for link in (self.read_text(names.CHAR_LINKS) or "").split():
+                    self.remove(link)
+                self.remove(names.CHAR_LINKS)
+            return super().symlink(path, target, durable=durable)
+
+    make_links(HostOfAGoingDriver(tmp_path))
+    there = {f"dev/char/{path.name}" for path in (tmp_path / "dev/char").iterdir()}
+    assert len(there) == 2
+    assert there <= set((tmp_path / names.CHAR_LINKS).read_text().split())
+
+
 def test_files_that_are_no_devices_and_broken_tables_give_no_links(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidia0").write_text("simulated")

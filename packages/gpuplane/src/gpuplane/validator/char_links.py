@@ -36,14 +36,20 @@ def links(nodes: Iterable[tuple[str, int, int]]) -> dict[str, str]:
 def make_links(host: Host) -> int:
     """Make the links that are missing or wrong; how many those were. Raises HostError."""
     missing = {link: target for link, target in wanted_links(host).items() if host.readlink(link) != target}
-    if missing:
-        # NB: listed first: a validator that is killed among the links must leave none that nothing removes.
-        known = (host.read_text(names.CHAR_LINKS) or "").split()
-        text = "".join(f"{link}\n" for link in sorted({*known, *missing}))
-        host.write_atomic(names.CHAR_LINKS, text.encode(), durable=False)
+    # NB: listed first: a validator that is killed among the links must leave none that nothing removes.
+    _list_links(host, missing)
     for link, target in missing.items():
         host.symlink(link, target, durable=False)
+    # And again: a driver that was replaced meanwhile removed the list, with the links that were there.
+    _list_links(host, missing)
     return len(missing)
+
+
+def _list_links(host: Host, made: Iterable[str]) -> None:
+    listed = set((host.read_text(names.CHAR_LINKS) or "").split())
+    if not listed.issuperset(made):
+        text = "".join(f"{link}\n" for link in sorted(listed.union(made)))
+        host.write_atomic(names.CHAR_LINKS, text.encode(), durable=False)
 
 
 def wanted_links(host: Host) -> dict[str, str]:
