@@ -440,3 +440,27 @@ def test_the_help_of_a_command_has_examples_that_are_understood(
         for words in found:
             if not words.startswith("help"):
                 assert parse(words.split()).command
+
+
+def test_a_login_that_expired_ends_a_command_that_asks_for_several_lists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = tmp_path / "login"
+    plugin.write_text("#!/bin/sh\nsleep 0.2\necho 'log in again' >&2\nexit 3\n")
+    plugin.chmod(0o755)
+    exec_ = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": str(plugin),
+        "interactiveMode": "Never",
+    }
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {"exec": exec_}}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    assert main(["status", "--kubeconfig", str(tmp_path / "config")]) == 3
+    assert "ended with 3: log in again" in capsys.readouterr().err

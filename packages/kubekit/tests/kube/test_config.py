@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import json
@@ -19,6 +20,7 @@ from kubekit.kube import Client, ConfigError, Unauthorized, Unreachable
 from kubekit.kube.auth import ExecAuth, ExecSpec, FileAuth
 from kubekit.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
 from kubekit.kube.config import from_file, load
+from tests.support.until import until
 
 NODES = "/api/v1/nodes"
 
@@ -277,6 +279,43 @@ async def test_a_broken_plugin_is_explained(tmp_path, body, complaint):
     auth = ExecAuth(ExecSpec(command, "client.authentication.k8s.io/v1"), wall=lambda: 0.0)
     with pytest.raises(ConfigError, match=complaint):
         await auth.credential()
+
+
+async def test_of_many_that_wait_for_a_plugin_that_fails_only_the_first_runs_it(tmp_path):
+    command = plugin(tmp_path, "sys.exit('not logged in')")
+    auth = ExecAuth(ExecSpec(command, "client.authentication.k8s.io/v1"), wall=lambda: 0.0)
+    found = await asyncio.gather(*(auth.credential() for _ in range(5)), return_exceptions=True)
+    assert all(isinstance(error, ConfigError) for error in found)
+    assert len((tmp_path / "seen").read_text().splitlines()) == 1
+    with pytest.raises(ConfigError):  # who asks later runs it again
+        await auth.credential()
+    assert len((tmp_path / "seen").read_text().splitlines()) == 2
+
+
+async def test_a_plugin_that_writes_without_end_is_refused_and_ended(tmp_path):
+    command = plugin(tmp_path, "os.execvp('cat', ['cat', '/dev/zero'])")
+    auth = ExecAuth(ExecSpec(command, "client.authentication.k8s.io/v1"), wall=lambda: 0.0)
+    with pytest.raises(ConfigError, match="wrote more than"):
+        await auth.credential()
+
+
+async def test_a_plugin_ends_with_all_its_children_when_nobody_waits_for_it(tmp_path):
+    ended = tmp_path / "pid"
+    command = plugin(tmp_path, f"os.system('echo $$ > {ended}; exec sleep 600')")
+    auth = ExecAuth(ExecSpec(command, "client.authentication.k8s.io/v1"), wall=lambda: 0.0)
+    waiting = asyncio.create_task(auth.credential())
+    await until(lambda: ended.exists() and ended.read_text().strip())
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await until(lambda: not _runs(int(ended.read_text())))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 async def test_a_missing_plugin_gives_its_install_hint(tmp_path):

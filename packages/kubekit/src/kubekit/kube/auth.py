@@ -18,6 +18,7 @@ import msgspec
 
 from kubekit.documents import LONGEST_SETTINGS, DocumentError, FileError, decode_json, read_text
 from kubekit.kube.errors import ConfigError
+from kubekit.kube.plugin_process import PluginOutputTooLong, run_plugin
 
 _REREAD_SECONDS: Final = 60.0  # as client-go does with projected service account tokens
 _EXEC_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -121,15 +122,26 @@ class ExecAuth:
         self._credential: Credential | None = None
         self._expires = float("inf")
         self._lock = asyncio.Lock()
+        self._runs = 0
+        self._error: ConfigError | None = None
 
     async def credential(self, *, refused: bool = False) -> Credential:
-        before = self._credential
+        before, runs = self._credential, self._runs
         async with self._lock:
+            if self._error is not None and self._runs != runs:
+                raise self._error  # of a run that ended while this caller waited for it
             fresh = self._credential is not None and self._wall() < self._expires - _EXPIRY_SLACK
             # NB: of many requests refused together only the first renews; the others see a new one already.
             if fresh and self._credential is not None and not (refused and self._credential is before):
                 return self._credential
-            self._credential, self._expires = await self._run()
+            self._error = None
+            try:
+                self._credential, self._expires = await self._run()
+            except ConfigError as error:
+                self._error = error
+                raise
+            finally:
+                self._runs += 1
             return self._credential
 
     async def _run(self) -> tuple[Credential, float]:
@@ -146,14 +158,14 @@ class ExecAuth:
         if spec.directory is not None and os.sep in command and not Path(command).is_absolute():
             command = str(spec.directory / command)
         try:
-            process = await asyncio.create_subprocess_exec(
-                command,
-                *spec.args,
-                env=environ,
-                stdin=None if interactive else asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=None if interactive else asyncio.subprocess.PIPE,
+            answer = await run_plugin(
+                (command, *spec.args), environ, interactive=interactive, seconds=_EXEC_SECONDS, longest=LONGEST_SETTINGS
             )
+        except TimeoutError:
+            raise ConfigError(f"the credential plugin took over {_EXEC_SECONDS:g} s", where=command) from None
+        except PluginOutputTooLong:
+            what = f"the credential plugin wrote more than {LONGEST_SETTINGS} bytes"
+            raise ConfigError(what, where=command) from None
         except OSError as error:
             # NB: the reason is that of the last directory of PATH, such as one that this user may not search.
             import shutil  # late: 2 MB, and only for credentials that a command makes
@@ -162,20 +174,13 @@ class ExecAuth:
             why = error.strerror if found or os.sep in command else "no such program on PATH"
             cure = spec.install_hint or ("" if found else "install it, or choose another --context")
             raise ConfigError(f"cannot run the credential plugin: {why}", where=command, cure=cure) from error
-        try:
-            async with asyncio.timeout(_EXEC_SECONDS):
-                out, err = await process.communicate()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            raise ConfigError(f"the credential plugin took over {_EXEC_SECONDS:g} s", where=command) from None
-        if process.returncode != 0:
-            said = (err or b"").decode(errors="replace").strip().splitlines()
+        if answer.status != 0:
+            lines = answer.messages.decode(errors="replace").strip().splitlines()
             raise ConfigError(
-                f"the credential plugin ended with {process.returncode}: {said[-1] if said else 'no message'}",
+                f"the credential plugin ended with {answer.status}: {lines[-1] if lines else 'no message'}",
                 where=command,
             )
-        return self._parse(out, command)
+        return self._parse(answer.output, command)
 
     def _parse(self, out: bytes, command: str) -> tuple[Credential, float]:
         try:
