@@ -103,6 +103,31 @@ static inline void gate_launched(CUstream stream)
 		gate_mark(stream);
 }
 
+/* A function of the driver that passes the gate, if `held`: else it takes no time of the GPU. `key` is what its cost is
+   known by (costs.h). The quick end is a few comparisons and a jump, so the slow one is a function of its own. */
+#define GATED(symbol, per_thread, stream, held, key, parameters, ...)                                                   \
+	CUresult symbol parameters;                                                                                     \
+	static __attribute__((noinline)) CUresult slow_##symbol parameters                                              \
+	{                                                                                                               \
+		CUstream meant = streams_meant(stream, per_thread);                                                     \
+		NEED_REAL(symbol);                                                                                      \
+		if (!gate_wait(meant, key))                                                                             \
+			return CUDA_DEVICE_UNAVAILABLE;                                                                 \
+		CUresult result = REAL(symbol)(__VA_ARGS__);                                                            \
+		gate_launched(meant);                                                                                   \
+		return result;                                                                                          \
+	}                                                                                                               \
+	EXPORT CUresult symbol parameters                                                                               \
+	{                                                                                                               \
+		if (!(held)) {                                                                                          \
+			NEED_REAL(symbol);                                                                              \
+			return REAL(symbol)(__VA_ARGS__);                                                               \
+		}                                                                                                       \
+		if (gate_quick(streams_meant(stream, per_thread), key))                                                 \
+			return REAL(symbol)(__VA_ARGS__);                                                               \
+		return slow_##symbol(__VA_ARGS__);                                                                      \
+	}
+
 /* Around the launch of a graph. It is many kernels, which the driver may take long to queue: a turn does not end in it. */
 bool gate_begin_graph(CUstream stream, CUgraphExec exec);
 void gate_end_graph(void);

@@ -11,25 +11,8 @@
 #define CONFIG_BLOCKS (config ? (uint64_t)config->grid[0] * config->grid[1] * config->grid[2] : 1)
 #define EX (const struct launch_config *config, CUfunction function, void **parameters, void **extra)
 
-/* The two ends are apart so that the quick one is a few comparisons and a jump. */
-#define LAUNCH(symbol, per_thread, stream, function, blocks, parameters, ...)                                                            \
-	CUresult symbol parameters;                                                                                     \
-	static __attribute__((noinline)) CUresult slow_##symbol parameters                                              \
-	{                                                                                                               \
-		CUstream meant = streams_meant(stream, per_thread);                                                     \
-		NEED_REAL(symbol);                                                                                      \
-		if (!gate_wait(meant, costs_key(function, blocks)))                                                     \
-			return CUDA_DEVICE_UNAVAILABLE;                                                                 \
-		CUresult result = REAL(symbol)(__VA_ARGS__);                                                            \
-		gate_launched(meant);                                                                                   \
-		return result;                                                                                          \
-	}                                                                                                               \
-	EXPORT CUresult symbol parameters                                                                               \
-	{                                                                                                               \
-		if (gate_quick(streams_meant(stream, per_thread), costs_key(function, blocks)))                         \
-			return REAL(symbol)(__VA_ARGS__);                                                               \
-		return slow_##symbol(__VA_ARGS__);                                                                      \
-	}
+#define LAUNCH(symbol, per_thread, stream, function, blocks, parameters, ...)                                           \
+	GATED(symbol, per_thread, stream, true, costs_key(function, blocks), parameters, __VA_ARGS__)
 LAUNCH(cuLaunchKernel, false, stream, function, BLOCKS, KERNEL, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
 LAUNCH(cuLaunchKernel_ptsz, true, stream, function, BLOCKS, KERNEL, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra)
 LAUNCH(cuLaunchKernelEx, false, config ? config->stream : NULL, function, CONFIG_BLOCKS, EX, config, function, parameters, extra)

@@ -3,7 +3,7 @@
  * size as a power of two. Most boards run them on multiprocessors; where a copy engine runs them, they use all of the memory's speed,
  * and neighbours wait all the same.
  *
- * Copies from and to the host go straight through: copy engines run them, at the speed of PCIe, beside the kernels of others, and
+ * Copies from and to the host go straight through: copy engines run them, at the speed of PCIe, next to the kernels of others, and
  * NVML's utilisation does not count them. The general forms (cuMemcpy, 2D, 3D) are held if both sides are on a GPU. A copy
  * between two GPUs counts on the GPU of its stream. In a capture all of them become nodes, and run nothing.
  */
@@ -95,29 +95,8 @@ static uint64_t sum(const size_t *sizes, size_t count)
 	return bytes;
 }
 
-/* `held`: whether it takes the GPU's time. As in launch.c the two ends are apart so that the quick one is short. */
 #define MOVE(symbol, per_thread, stream, held, kind, bytes, parameters, ...)                                           \
-	CUresult symbol parameters;                                                                                     \
-	static __attribute__((noinline)) CUresult slow_##symbol parameters                                              \
-	{                                                                                                               \
-		CUstream meant = streams_meant(stream, per_thread);                                                     \
-		NEED_REAL(symbol);                                                                                      \
-		if (!gate_wait(meant, key_of(kind, bytes)))                                                             \
-			return CUDA_DEVICE_UNAVAILABLE;                                                                 \
-		CUresult result = REAL(symbol)(__VA_ARGS__);                                                            \
-		gate_launched(meant);                                                                                   \
-		return result;                                                                                          \
-	}                                                                                                               \
-	EXPORT CUresult symbol parameters                                                                               \
-	{                                                                                                               \
-		if (!(held)) {                                                                                          \
-			NEED_REAL(symbol);                                                                              \
-			return REAL(symbol)(__VA_ARGS__);                                                               \
-		}                                                                                                       \
-		if (gate_quick(streams_meant(stream, per_thread), key_of(kind, bytes)))                                 \
-			return REAL(symbol)(__VA_ARGS__);                                                               \
-		return slow_##symbol(__VA_ARGS__);                                                                      \
-	}
+	GATED(symbol, per_thread, stream, held, key_of(kind, bytes), parameters, __VA_ARGS__)
 /* The plain form of a name, and the one in which a NULL stream is the thread's own. */
 #define MOVES(symbol, suffix, stream, held, kind, bytes, parameters, ...)                                              \
 	MOVE(symbol, false, stream, held, kind, bytes, parameters, __VA_ARGS__)                                         \
