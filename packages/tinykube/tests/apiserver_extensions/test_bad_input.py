@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tinykube.apiserver import ApiFailure, Registry, User
 from tinykube.apiserver.extensions import Extensions, install
 from tinykube.apiserver.hooks import Attributes
-from tinykube.apiserver.registry import WriteOptions
 from tinykube.apiserver.tables import to_table
+from tinykube.apiserver.writes import WriteOptions
 
 RULES = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"]}]
 SELECTOR = {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}

@@ -11,8 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.support.until import until
-from tinykube.apiserver.registry import BY_SYSTEM, Registry
+from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.subresources import bind as post
+from tinykube.apiserver.writes import BY_SYSTEM
 from tinykube.scheduler import Scheduler, SchedulerConfig
 from tinykube.scheduler.config import ExtenderConfig, ManagedResource
 

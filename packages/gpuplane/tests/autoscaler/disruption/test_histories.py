@@ -16,8 +16,8 @@ from gpuplane.api import nodeclaim
 from packages.gpuplane.tests.autoscaler.disruption.replicated import Replicated, add_node_pool, is_ready
 from tests.support.fake_cloud import CloudFault
 from tests.support.registry_client import LATE_SECONDS, RegistryClient, WriteFault
-from tinykube.apiserver.registry import WriteOptions
 from tinykube.apiserver.subresources import evict
+from tinykube.apiserver.writes import WriteOptions
 
 FIRST: Final = int(os.environ.get("GPUPLANE_TEST_FIRST_SEED", "0"))
 SEEDS: Final = range(FIRST, FIRST + int(os.environ.get("GPUPLANE_TEST_SEEDS", "3")))

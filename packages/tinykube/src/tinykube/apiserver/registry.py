@@ -19,6 +19,7 @@ import msgspec
 from tinykube.apiserver import apply as book
 from tinykube.apiserver import failure, lifecycle
 from tinykube.apiserver.addresses import DEFAULT_RANGE, ServiceRange
+from tinykube.apiserver.admitting import admitted, scale_admitted
 from tinykube.apiserver.builtin import RESOURCES, ResourceInfo
 from tinykube.apiserver.eventforms import from_core, to_core
 from tinykube.apiserver.fieldset import Object
@@ -27,11 +28,11 @@ from tinykube.apiserver.kinds import Convert, Kind, Kinds, Named
 from tinykube.apiserver.patch import json_patch, merge_patch, strategic_patch
 from tinykube.apiserver.printers import Printer
 from tinykube.apiserver.rules import builtin_rules
-from tinykube.apiserver.scales import SCALE, scale_of, with_scale
 from tinykube.apiserver.selectors import parse_fields, parse_labels
 from tinykube.apiserver.store import Journal, ObjectStore, Selection, StoreEntry, Subscriber
 from tinykube.apiserver.typed import prune_metadata
 from tinykube.apiserver.validation import validate_metadata
+from tinykube.apiserver.writes import BY_SYSTEM, Delete, WriteOptions
 
 _ATTEMPTS = 8  # of one write whose object changed while admission was asked
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as Kubernetes chooses them: no vowels, no lookalikes
@@ -42,33 +43,6 @@ Change = Callable[[Object], Object]
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 T = TypeVar("T")
-
-
-class WriteOptions(msgspec.Struct, frozen=True):
-    """The options of a write. `manager` empty: not recorded in managedFields.
-
-    `validation` of unknown fields is Ignore, Warn or Strict; empty: the writer is our own and built-in kinds are not
-    looked through.
-    """
-
-    user: User = SYSTEM
-    manager: str = ""
-    operation: str = "Update"  # or Apply
-    dry_run: bool = False
-    validation: str = ""
-    warnings: list[str] = []
-
-
-BY_SYSTEM = WriteOptions()
-
-
-class Delete(msgspec.Struct, frozen=True):
-    """The options of a deletion; None: the kind's default."""
-
-    grace: int | None = None
-    propagation: str | None = None
-    uid: str | None = None
-    version: str | None = None
 
 
 def copy(obj: T) -> T:
@@ -503,22 +477,12 @@ class Registry:
         old: Object | None,
         write: WriteOptions,
     ) -> Object:
-        admission = self.hooks.admission
-        if admission is None or not admission.wanted(kind.info, operation, subresource):
-            return obj if obj is not None else {}
         request = AdmissionRequest(
             operation, kind.info, subresource, namespace, name, obj, old, write.user, write.dry_run, {}, write.warnings
         )
-        if subresource == "scale" and obj is not None and old is not None:
-            request.obj, request.old, request.kind = scale_of(kind, obj), scale_of(kind, old), SCALE
-            request.obj = await admission.mutate(request)
-            await admission.validate(request)
-            return with_scale(kind, obj, request.obj or {})
-        request.obj = await admission.mutate(request)
-        if request.obj is not None:
-            kind.rules.default(request.obj)
-        await admission.validate(request)
-        return request.obj if request.obj is not None else {}
+        if subresource == "scale":
+            return await scale_admitted(self.hooks.admission, kind, request)
+        return await admitted(self.hooks.admission, request, kind.rules.default)
 
 
 def _own_metadata(obj: Any) -> Object:

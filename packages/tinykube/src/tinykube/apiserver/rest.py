@@ -31,10 +31,11 @@ from tinykube.apiserver.negotiation import (
 )
 from tinykube.apiserver.patch import json_patch, merge_patch
 from tinykube.apiserver.reading import ObjectReader
-from tinykube.apiserver.registry import Delete, Registry, WriteOptions
+from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.scales import scale_of, with_scale
 from tinykube.apiserver.store import StoreEntry
 from tinykube.apiserver.subresources import bind, evict
+from tinykube.apiserver.writes import Delete, WriteOptions
 
 Object = dict[str, Any]
 log = logging.getLogger("tinykube.apiserver")

@@ -9,13 +9,15 @@ from typing import Any
 
 from kubekit.api.core import has_ended
 from tinykube.apiserver import failure
+from tinykube.apiserver.admitting import admitted
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import ApiFailure, conflict
 from tinykube.apiserver.hooks import AdmissionRequest
 from tinykube.apiserver.lifecycle import check_uid
-from tinykube.apiserver.registry import Delete, Registry, WriteOptions
+from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.selectors import selector_of
 from tinykube.apiserver.store import Selection, StoreEntry
+from tinykube.apiserver.writes import Delete, WriteOptions
 
 Object = dict[str, Any]
 
@@ -38,7 +40,7 @@ async def bind(
     kind = registry.kinds.find("pods")
     info = kind.info
     admitted_as = (posted or info, "" if posted else "binding", ("", "v1", "Binding"))
-    binding = await _admitted(registry, *admitted_as, namespace, name, binding, write)
+    binding = await _posted(registry, *admitted_as, namespace, name, binding, write)
     target = binding.get("target") or {}
     node = target.get("name")
     metadata = binding.get("metadata") or {}
@@ -84,7 +86,7 @@ async def bind(
     return await registry.update_entry(kind, namespace, name, change, "binding", write)
 
 
-async def _admitted(
+async def _posted(
     registry: Registry,
     info: ResourceInfo,
     subresource: str,
@@ -95,15 +97,10 @@ async def _admitted(
     write: WriteOptions,
 ) -> Object:
     """Return what is posted to a subresource, once admission has seen it. `kind` is its group, version and kind."""
-    admission = registry.hooks.admission
-    if admission is None or not admission.wanted(info, "CREATE", subresource):
-        return obj
     request = AdmissionRequest(
         "CREATE", info, subresource, namespace, name, obj, None, write.user, write.dry_run, {}, write.warnings, kind
     )
-    request.obj = await admission.mutate(request)
-    await admission.validate(request)
-    return request.obj or {}
+    return await admitted(registry.hooks.admission, request)
 
 
 def _binding_conflict(info: Any, name: str, message: str) -> ApiFailure:
@@ -121,7 +118,7 @@ async def evict(registry: Registry, namespace: str, name: str, eviction: Object,
     if entry is None:
         raise failure.not_found(pods.info, name)
     kind = ("policy", "v1", "Eviction")
-    eviction = await _admitted(registry, pods.info, "eviction", kind, namespace, name, eviction, write)
+    eviction = await _posted(registry, pods.info, "eviction", kind, namespace, name, eviction, write)
     options = eviction.get("deleteOptions") or {}
     wanted = options.get("preconditions") or {}
     phase = (entry.obj.get("status") or {}).get("phase")

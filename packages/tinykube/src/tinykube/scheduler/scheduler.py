@@ -23,9 +23,9 @@ from kubekit.scheduling.podinfo import DEFAULT_SCHEDULER, PodInfo
 from kubekit.scheduling.queue import ERROR, EXTENDER, Queue, QueueEntry
 from kubekit.scheduling.selectors import compile_selector
 from tinykube.apiserver.failure import ApiFailure
-from tinykube.apiserver.registry import BY_SYSTEM
 from tinykube.apiserver.services import endpoint
 from tinykube.apiserver.subresources import bind
+from tinykube.apiserver.writes import BY_SYSTEM
 from tinykube.controllers.recorder import Recorder
 from tinykube.scheduler.config import SchedulerConfig
 from tinykube.scheduler.extender import ExtenderClient, ExtenderError
