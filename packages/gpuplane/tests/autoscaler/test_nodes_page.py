@@ -116,5 +116,5 @@ def test_a_page_that_cannot_be_written_is_one_error(tmp_path: Path, capsys: pyte
     files = ["--pools", str(tmp_path / "pools.yaml"), "--pods", str(tmp_path / "pods.yaml")]
     assert main(["simulate", "nodes", *files, "--html", str(tmp_path / "none" / "a.html")]) == 1
     printed = capsys.readouterr()
-    assert printed.out == "" and "the page is not written: No such file or directory" in printed.err
+    assert printed.out == "" and "cannot write the file: no such file or directory" in printed.err
     assert f"--html {tmp_path}/none/a.html" in printed.err

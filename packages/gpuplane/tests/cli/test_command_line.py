@@ -464,3 +464,9 @@ def test_a_login_that_expired_ends_a_command_that_asks_for_several_lists(
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     assert main(["status", "--kubeconfig", str(tmp_path / "config")]) == 3
     assert "ended with 3: log in again" in capsys.readouterr().err
+
+
+def test_wrong_usage_gives_a_terminal_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["stat\x1b[31mus"])
+    assert "\x1b" not in capsys.readouterr().err

@@ -47,7 +47,9 @@ class Parser(ArgumentParser):
         self._negative_number_matcher = _NEGATIVE
 
     def error(self, message: str) -> NoReturn:
-        self.exit(self.wrong_usage, f"{self.prog}: {message}\nSee '{self.prog} --help'.\n")
+        from gpuplane.cli.terminal import harmless  # late: a help that is right needs none of it
+
+        self.exit(self.wrong_usage, f"{self.prog}: {harmless(message, coloured=False)}\nSee '{self.prog} --help'.\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # NB: argparse has no public way to word this error.

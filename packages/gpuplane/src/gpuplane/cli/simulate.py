@@ -11,6 +11,7 @@ import msgspec
 
 from gpuplane.cli import simulate_text
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.output_files import write_output
 from gpuplane.cli.simulate_files import in_order, read_jobs, read_machines, read_stays
 from gpuplane.cli.simulate_ways import PackingRun, PackingWay, placements_csv
 from gpuplane.cli.terminal import Console
@@ -52,7 +53,8 @@ def packing(options: Namespace, screen: Console) -> int:
             screen.say(f"{way}")
         runs.append(_run(way, given, options, screen))
     if options.placements is not None:
-        options.placements.write_text(placements_csv(runs[0].placements))
+        text = placements_csv(runs[0].placements)
+        write_output(options.placements, text.encode(), option="--placements", cure="name a file that can be written")
         screen.say(f"wrote {options.placements}")
     if options.output != "text":
         kind, data = ("PackingComparison", {"runs": [_data(run) for run in runs]})

@@ -25,6 +25,7 @@ from gpuplane.cli.forms import as_document
 from gpuplane.cli.inputs import LONGEST_TABLE, read_input
 from gpuplane.cli.nodes_drawn import draw
 from gpuplane.cli.nodes_html import nodes_page
+from gpuplane.cli.output_files import write_output
 from gpuplane.cli.simulate_files import read_jobs
 from gpuplane.cli.simulate_types import read_types
 from gpuplane.cli.terminal import Console, count, prefixed
@@ -59,7 +60,8 @@ def nodes(options: Namespace, screen: Console) -> int:
     if question.overlays:
         prices += ", with NodeOverlays"
     if options.html is not None:
-        _write(options.html, nodes_page(ours, theirs, draw(ours.nodes, asks), prices))
+        page = nodes_page(ours, theirs, draw(ours.nodes, asks), prices)
+        write_output(options.html, page.encode(), option="--html", cure="name a file that can be written")
     if options.output != "text":
         screen.print(as_document("NodePurchase", _as_json(ours, theirs, prices), options.output))
     else:
@@ -70,15 +72,6 @@ def nodes(options: Namespace, screen: Console) -> int:
     if options.html is not None:
         screen.say(f"wrote {options.html}")
     return 0
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(
-            f"the page is not written: {error.strerror}", where=f"--html {path}", cure="name a file that can be written"
-        ) from error
 
 
 def _offers(

@@ -137,7 +137,7 @@ async def test_a_place_that_cannot_be_written_leaves_nothing(
     client: WithKubelets, cluster: HealthyCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, _, err = await gpuplane(tmp_path, "doctor", "--bundle", str(tmp_path / "absent/b.tar.gz"))
-    assert code == 1 and "cannot write the bundle" in err
+    assert code == 1 and "cannot write the file" in err
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")

@@ -10,9 +10,7 @@ import contextlib
 import gzip
 import io
 import json
-import os
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -20,9 +18,9 @@ from typing import Any, Final
 
 from gpuplane import names
 from gpuplane.cli.doctor.redaction import Redactor
+from gpuplane.cli.output_files import write_output
 from gpuplane.cli.terminal import tilde
 from kubekit.api.core import Pod
-from kubekit.errors import InvalidInput
 from kubekit.kube import ApiError, Client
 from kubekit.kube.codec import decode_any
 
@@ -150,22 +148,6 @@ def _write(place: Path, files: Mapping[str, bytes], now: datetime) -> int:
             entry.size, entry.mtime, entry.mode = len(content), moment, 0o600
             archive.addfile(entry, io.BytesIO(content))
     content = packed.getvalue()
-    try:
-        # mkstemp: 0600 from the beginning.
-        handle, path = tempfile.mkstemp(prefix=f".{place.name}-", dir=place.parent)
-        temporary = Path(path)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(place)
-        except BaseException:
-            temporary.unlink()
-            raise
-    except OSError as error:
-        why = error.strerror.lower() if error.strerror else str(error)
-        raise InvalidInput(
-            f"cannot write the bundle: {why}", where=str(place), cure="--bundle FILE.tar.gz in a directory of yours"
-        ) from error
+    cure = "--bundle FILE.tar.gz in a directory of yours"
+    write_output(place, content, option="--bundle", cure=cure, private=True)
     return len(content)
