@@ -144,7 +144,7 @@ async def test_a_place_that_cannot_be_written_leaves_nothing(
 
     place = tmp_path / "b.tar.gz"
     place.write_text("before")
-    monkeypatch.setattr(bundle.os, "fsync", full)
+    monkeypatch.setattr("gpuplane.cli.output_files.os.fsync", full)
     code, _, err = await gpuplane(tmp_path, "doctor", "--bundle", str(place))
     assert code == 1 and "no space left on device" in err
     assert place.read_text() == "before" and not list(tmp_path.glob(".b.tar.gz-*"))
