@@ -227,3 +227,12 @@ async def test_the_operator_tells_how_far_the_nodes_are(story):
     for name in MACHINES:
         assert f'gpu_operator_node_cuda_ready{{node="{name}"}} 1' in text
     assert fetch(f"http://{operator.status.pod_ip}:8080/readyz") == "ok\n"
+
+
+async def test_what_gpus_cost_is_read_from_the_exporters(story):
+    await story.ready()
+    text = await asyncio.to_thread(story.world.gpuplane, "cost", "-o", "json")
+    answer = json.loads(text)
+    assert (answer["source"], answer["silent"], answer["complete"]) == ("3 exporters", [], False)
+    page = await asyncio.to_thread(story.world.gpuplane, "cost", "-n", "ml")
+    assert "since the exporters started" in page and "No container held a GPU in this time." in page

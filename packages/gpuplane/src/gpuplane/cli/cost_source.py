@@ -11,6 +11,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from gpuplane.cli.terminal import count
 from gpuplane.metering.cost import MeteredUse
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput, KubekitError, NoAnswer, Terminal
@@ -281,7 +282,7 @@ async def from_exporters(client: Client, labels: Sequence[str], namespace: str) 
             where="pods with the label " + EXPORTERS,
             cure="give --prometheus URL, or look at gpuplane status",
         ) from cause
-    return Sums(found.uses(), f"{len(pods) - len(silent)} exporters", False, tuple(sorted(silent)))
+    return Sums(found.uses(), count(len(pods) - len(silent), "exporter"), False, tuple(sorted(silent)))
 
 
 def as_json(sums: Sums) -> dict[str, Any]:

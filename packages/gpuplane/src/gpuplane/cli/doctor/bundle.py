@@ -99,7 +99,7 @@ async def write_bundle(client: Client, place: Path, diagnosis: Mapping[str, Any]
     found.files["contents.json"] = found.contents()
     size = _write(place, found.files, now)
     left = f"; not read: {len(found.missing)}, see contents.json" if found.missing else ""
-    return f"wrote {tilde(place)} {size / 1e6:.1f} MB; secrets removed: {found.redactor.removed}{left}"
+    return f"wrote {tilde(place)} {size / 1e3:,.0f} kB; secrets removed: {found.redactor.removed}{left}"
 
 
 async def _add_pod(client: Client, pod: Pod, found: BundleFiles) -> None:

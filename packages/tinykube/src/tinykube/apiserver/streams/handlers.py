@@ -1,4 +1,4 @@
-"""Pod subresources that are streams: log, exec, attach, port-forward.
+"""Pod subresources that lead to the pod or its kubelet: log, exec, attach, port-forward, proxy.
 
 Each finds the pod's node and container, asks the kubelet and carries bytes both ways until one side is done. A pod's
 processes share this machine's loopback, so that a forwarded port is simply connected to.
@@ -32,6 +32,7 @@ from tinykube.apiserver.streams.channels import (
 )
 from tinykube.apiserver.streams.kubelet import KubeletClient
 from tinykube.apiserver.streams.portforward import forward
+from tinykube.apiserver.streams.proxy import forwarded, split_name
 from tinykube.kubelet.websocket import Closed, WebSocket
 
 logger = logging.getLogger("tinykube.apiserver")
@@ -64,6 +65,7 @@ class Streams:
             ("pods", "exec"): self._exec,
             ("pods", "attach"): self._attach,
             ("pods", "portforward"): self._portforward,
+            ("pods", "proxy"): self._proxy,
         }
 
     def _pod(self, info: ResourceInfo, namespace: str, name: str) -> Object:
@@ -144,6 +146,15 @@ class Streams:
             raise bad_request(text + str(status.get("phase")))
         await forward(request, status.get("podIP") or "127.0.0.1")
         return None
+
+    async def _proxy(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse | None:
+        scheme, pod_name, port = split_name(name)
+        pod = self._pod(info, namespace, pod_name)
+        ports = [one["containerPort"] for c in pod["spec"]["containers"] for one in c.get("ports") or ()]
+        address = (pod.get("status") or {}).get("podIP")
+        if not address:
+            raise bad_request(f"address not allowed: pod {pod_name} has no address")
+        return await forwarded(request, address, port or next(iter(ports), 80), scheme)
 
 
 def container_of(pod: Object, wanted: str) -> str:

@@ -1,0 +1,97 @@
+"""`pods/NAME:PORT/proxy`: a page of a pod through the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tinykube.apiserver import ApiFailure, Registry, User
+from tinykube.apiserver.extensions import install
+from tinykube.apiserver.rest import Rest
+from tinykube.apiserver.streams.proxy import split_name
+
+PATH = "/api/v1/namespaces/default/pods"
+
+
+class Page:
+    """A server in a pod that answers with what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[bytes] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(next(line[15:] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")))
+        self.requests.append(head + await reader.readexactly(length))
+        writer.write(b"HTTP/1.1 418 Teapot\r\nContent-Type: text/tea\r\nContent-Length: 4\r\n\r\nbrew")
+        await writer.drain()
+        writer.close()
+
+
+async def made() -> tuple[Rest, str]:
+    registry = Registry()
+    extensions = install(registry)
+    extensions.identity.add("admin", User("admin", ("system:masters",)))
+    extensions.identity.add("guest", User("guest", ("system:authenticated",)))
+    spec = {"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 1}]}]}
+    await registry.create("pods", "default", {"metadata": {"name": "p"}, "spec": spec})
+    pod = registry.get("pods", "default", "p")
+    assert pod is not None
+    status = {**pod, "status": {**pod["status"], "phase": "Running", "podIP": "127.0.0.1"}}
+    await registry.update("pods", "default", "p", status, subresource="status")
+    return Rest(registry), "admin"
+
+
+async def ask(
+    app: Rest, method: str, path: str, token: str, body: bytes = b"", query: bytes = b""
+) -> tuple[int, bytes]:
+    sent = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", b"Bearer " + token.encode()), (b"accept", b"*/*"), (b"x-mine", b"1")]
+    await app(
+        {"type": "http", "method": method, "path": path, "query_string": query, "headers": headers}, receive, send
+    )
+    return sent[0]["status"], sent[1]["body"]
+
+
+async def test_the_request_and_the_answer_pass_as_they_are() -> None:
+    app, token = await made()
+    page = Page()
+    server = await asyncio.start_server(page, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    answer = await ask(app, "POST", f"{PATH}/p:{port}/proxy/a b/\r\nX-Evil: 1/", token, b"milk", b"x=1")
+    assert answer == (418, b"brew")
+    head, _, body = page.requests[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /a%20b/%0D%0AX-Evil%3A%201/?x=1 HTTP/1.1\r\n")
+    assert b"x-mine: 1" in head and b"Bearer" not in head and b"X-Evil: 1" not in head
+    assert body == b"milk"
+    status, refused = await ask(app, "GET", f"{PATH}/p:{port}/proxy/", "guest")
+    assert status == 403 and "pods/proxy" in json.loads(refused)["message"]
+    server.close()
+
+
+async def test_a_pod_that_does_not_answer_and_one_that_is_not_there() -> None:
+    app, token = await made()
+    status, answer = await ask(app, "GET", f"{PATH}/p/proxy/metrics", token)  # its first port, on which nothing listens
+    assert status == 503 and "error trying to reach service" in json.loads(answer)["message"]
+    assert (await ask(app, "GET", f"{PATH}/absent:80/proxy/", token))[0] == 404
+
+
+def test_names_of_pods_with_scheme_and_port() -> None:
+    assert [split_name(name) for name in ("a", "a:80", "https:a:443", "https:a:")] == [
+        ("http", "a", 0),
+        ("http", "a", 80),
+        ("https", "a", 443),
+        ("https", "a", 0),
+    ]
+    for wrong in ("ftp:a:1", "a:web", "https:a:b:c"):
+        with pytest.raises(ApiFailure, match="invalid pod request"):
+            split_name(wrong)
