@@ -121,6 +121,7 @@ def keyboard(browser: Browser, address: str) -> dict[str, Any]:
     page.wait_for_selector(".waits .cure")
     found["back"] = page.input_value("#words")
     page.click("summary")
+    page.wait_for_selector(".cells tbody tr")  # the browser tells of an opened table a moment after the click
     found["rows"] = page.locator(".cells tbody tr").all_inner_texts()
     return {**found, **tab.seen()}
 
