@@ -8,6 +8,8 @@ Invariants:
 - The cache is updated before handlers are called; a handler that raises is reported and does not stop the others.
 - An object that does not fit its Struct is absent for us, and said so in the log.
 - Whatever fails is tried again for ever, with growing pauses: the server may be away for hours.
+- A kind that the server does not serve is an empty list for an `optional` informer, which looks for it from time to
+  time: its CustomResourceDefinition may be installed, and deleted, at any time.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from kubekit.api.meta import KubeObject, key
 from kubekit.kube.cache import Change, IndexBy, InformerCache
 from kubekit.kube.client import Client
 from kubekit.kube.clock import Clock, SystemClock
-from kubekit.kube.errors import ApiError, ConfigError, Gone, ServerError
+from kubekit.kube.errors import ApiError, ConfigError, Gone, NotFound, ServerError
 from kubekit.kube.tasks import first_of
 from kubekit.kube.watch import EventType, WatchEvent
 
@@ -38,6 +40,8 @@ Handler = Callable[[K | None, K | None], None]
 
 _PAUSE_BASE: Final = 0.1
 _PAUSE_CAP: Final = 30.0
+UNSERVED_SECONDS: Final = 10.0
+"""How long an optional informer waits before it asks again for a kind that is not served."""
 _LIVELY_SECONDS: Final = 1.0  # a watch that ends sooner, without an event, counts as a failure
 
 
@@ -58,6 +62,7 @@ class Informer(Generic[K]):
         labels, fields: selectors as kubectl takes them.
         keep: transforms an object before it is cached: to a smaller one, or None for nothing. For clusters where whole
         objects would be too much. Its metadata has to keep names, uid and resourceVersion.
+        optional: whether the server may lack the kind, now or later.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Informer(Generic[K]):
         *,
         keep: Callable[[K], K | None] | None = None,
         clock: Clock | None = None,
+        optional: bool = False,
     ) -> None:
         self.kind = kind
         self.name = f"{kind.RESOURCE.plural}{f' in {namespace}' if namespace else ''}"
@@ -77,6 +83,8 @@ class Informer(Generic[K]):
         self.watches = 0
         self.events = 0
         self.error = ""  # what hinders it now, "" when nothing does
+        self.served = not optional  # whether the last list or watch found the kind
+        self._optional = optional
         self._client = client
         self._where = (namespace, labels, fields)
         self._keep = keep
@@ -158,6 +166,10 @@ class Informer(Generic[K]):
                     self._failures = max(self._failures, self._expired)
                     await self._pause("every watch expires at once")
             except ApiError as error:
+                if self._optional and isinstance(error, NotFound):
+                    self._not_served()
+                    await self._clock.sleep(UNSERVED_SECONDS)
+                    continue
                 if isinstance(error, ServerError) and error.status == 504:
                     # "Too large resource version": the server was restored to an older state.
                     self._version = ""
@@ -183,6 +195,17 @@ class Informer(Generic[K]):
             self._tell(self._cache.finish())
         self._version = version
         self.lists += 1
+        self.served = True
+        self._well()
+        self._synced.set()
+
+    def _not_served(self) -> None:
+        """Forget all objects: the server has none of the kind."""
+        if self.served:
+            log.info("kind not served any more informer=%s", self.name)
+        self.served, self._version = False, ""
+        self._cache.begin()
+        self._tell(self._cache.finish())
         self._well()
         self._synced.set()
 
