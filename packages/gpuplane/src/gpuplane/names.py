@@ -57,6 +57,11 @@ GANG_TIMEOUT_ANNOTATION: Final = "gpuplane.dev/gang-timeout-seconds"  # the long
 GANG_ROUND_ANNOTATION: Final = "gpuplane.dev/gang-round"
 NVLINK_LABEL: Final = "nvidia.com/gpu.clique"  # on a node: the NVLink domain of several nodes that it belongs to
 
+# -- defragmentation: annotations of pods that may be evicted after a place for their replacement is reserved ----------
+MOVABLE_ANNOTATION: Final = "gpuplane.dev/movable"  # "true", by the pod's author: the scheduler may move it
+MOVE_ANNOTATION: Final = "gpuplane.dev/move"  # on a pod that is to be moved: where to, for what, until when, as JSON
+MOVED_ANNOTATION: Final = "gpuplane.dev/moved-at"  # on a replacement, written by its Binding: when its pod was evicted
+
 # -- shares --------------------------------------------------------------------------------------------------------
 # On a pod, written by its Binding: which GPUs its containers hold, and how much of each, as JSON.
 ASSIGNMENT_ANNOTATION: Final = "gpuplane.dev/assignment"

@@ -30,7 +30,7 @@ PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np1,1000,1000,1,500\n"
 LISTS = ("status", "explain", "ls", "up")
 REPORTS = (
     "check", "driver plan", "share run", "share top", "simulate packing", "simulate nodes", "install", "uninstall",
-    "down", "demo", "toolkit configure", "toolkit unconfigure",
+    "down", "demo", "defrag", "toolkit configure", "toolkit unconfigure",
 )  # fmt: skip
 OFFLINE = (
     "ls",

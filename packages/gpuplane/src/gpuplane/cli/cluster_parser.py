@@ -15,6 +15,7 @@ from gpuplane.cli.options import (
     examples,
     form_options,
     lazy,
+    positive,
     scope_options,
     talk_options,
     timeout_options,
@@ -22,9 +23,9 @@ from gpuplane.cli.options import (
 
 
 def add_cluster_commands(commands: Any) -> None:
-    """Add `install`, `uninstall`, `status`, `explain`, `dashboard`, `doctor` and `cost`."""
+    """Add `install`, `uninstall`, `status`, `explain`, `defrag`, `dashboard`, `doctor` and `cost`."""
     parents = [talk_options(), cluster_options(), timeout_options()]
-    for add in (_install, _uninstall, _status, _explain, _dashboard, _doctor):
+    for add in (_install, _uninstall, _status, _explain, _defrag, _dashboard, _doctor):
         add(commands, parents)
     _cost(commands, [talk_options(), cluster_options()])
 
@@ -148,6 +149,29 @@ def _explain(commands: Any, parents: list[Any]) -> None:
         "gpuplane explain tune-42 -n ml -o json",
         "gpuplane explain -A                   every pod that waits for GPUs",
         "gpuplane explain GP201                what a code means",
+    )
+
+
+def _defrag(commands: Any, parents: list[Any]) -> None:
+    defrag = commands.add_parser(
+        "defrag",
+        parents=[*parents, form_options(*DOCUMENTS)],
+        help="the fewest moves of pods that make room for what waits, or free whole nodes",
+    )
+    space = defrag.add_argument(
+        "-n", "--namespace", default="", metavar="NAME", help="make room for pods of this namespace (default: all)"
+    )
+    completed(space, "namespaces")
+    defrag.add_argument("--moves", type=positive, default=8, metavar="N", help="moves at most (default: 8)")
+    defrag.add_argument("--free-nodes", action="store_true", help="free whole nodes with GPUs too")
+    defrag.add_argument("--dry-run", action="store_true", required=True, help="print the moves")
+    defrag.set_defaults(command=lazy("defrag", "defrag"))
+    defrag.description = "Exit codes: 0 each pod that waits gets room, 1 some get none, 3 the cluster was not read."
+    examples(
+        defrag,
+        "gpuplane defrag --dry-run",
+        "gpuplane defrag --dry-run --free-nodes --moves 20",
+        "gpuplane defrag --dry-run -n ml -o json | jq .plans",
     )
 
 

@@ -149,3 +149,10 @@ def duration(text: str) -> float:
     if seconds < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is negative: 0s or more, such as 90s, 5m or 1h")
     return seconds
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 7 and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)

@@ -28,6 +28,7 @@ from kubekit.kube.discovery import serves
 
 __all__ = ["decode_pod", "listed", "nearest_pod", "read", "read_facts", "read_pod", "serves", "unreadable"]
 
+EVERY: Final = "*"  # as a namespace: all of them
 _PAGE: Final = "500"
 # Two thirds of a pod's size, and no part of any answer.
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
@@ -142,7 +143,8 @@ async def read_facts(client: Client, whole: str = "") -> ClusterFacts:
     """Read one list of each kind, without the optional kinds that the user may not read. Raises Forbidden.
 
     Args:
-        whole: the namespace whose bound pods may be asked about; of others' there is only what they take up.
+        whole: the namespace whose bound pods may be asked about, EVERY for all; of others' there is only what they take
+            up.
     """
     pods, nodes, gpunodes, namespaces, (naming, quotas) = await asyncio.gather(
         _listed(client, "/api/v1/pods", lambda item: decode_pod(item, whole)),
@@ -198,7 +200,7 @@ def decode_pod(item: msgspec.Raw, whole: str = "") -> Object:
     except msgspec.ValidationError:  # no pod as the API server writes them
         return _object(item)
     bound = (pod.get("spec") or {}).get("nodeName")
-    return pod if bound and pod["metadata"].get("namespace") != whole else _object(item)
+    return pod if bound and whole not in (EVERY, pod["metadata"].get("namespace")) else _object(item)
 
 
 def _slim(found: Object) -> Object:

@@ -109,9 +109,7 @@ class Cluster:
                 for informer in informers:
                     group.create_task(informer.run(), name=f"informer {informer.name}")
                 await asyncio.gather(*(informer.synced() for informer in informers))
-                self._complete = True
-                for node in {pod.spec.node_name for pod in self.unplaced.values()}:
-                    self._place_unplaced(node)
+                self.all_known()
                 log.info("cluster read gpu_nodes=%d gpu_pods=%d", sum(1 for _ in self.ledger.nodes()), len(self.by_uid))
                 self._synced.set()
         finally:
@@ -119,6 +117,12 @@ class Cluster:
 
     async def synced(self) -> None:
         await self._synced.wait()
+
+    def all_known(self) -> None:
+        """Count bound pods without a valid annotation from now on: all nodes and pods are known."""
+        self._complete = True
+        for node in {pod.spec.node_name for pod in self.unplaced.values()}:
+            self._place_unplaced(node)
 
     # -- what others ask ---------------------------------------------------------------------------------------------
 

@@ -51,6 +51,10 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
         for phase in phases((), held):
             yield tuple(chain.from_iterable(phase))
 
+    def uuids(self) -> tuple[str, ...]:
+        """Return the UUIDs of its GPUs."""
+        return tuple(dict.fromkeys(part.uuid for parts in self.containers.values() for part in parts))
+
     def held(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Return (UUID, index) of each GPU -> the most (core, MiB) that the pod holds of it at any time."""
         most: dict[tuple[str, int], tuple[int, int]] = {}

@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.scheduler.pods.gang import Gang, gang_of, round_of
+from gpuplane.scheduler.pods.movable import MoveOrder, controller_of, order_of, stays
 from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.scheduler.transforms import CachedNode, CachedPod, transform_any_pod, transform_node
 from gpuplane.sharing import Request, host_request, kind_of, request_of
@@ -35,6 +37,10 @@ class ScheduledPod(CachedPod):
 
     `gang` is the one it belongs to. Of a bound pod of a gang, `gang_round` are the digests of the pods that were bound
     with it, and `bound_at` is the time of its Binding.
+
+    `owner` is the uid of its controller. Of a bound pod, `stays` says why it may not be moved (empty: it may), `order`
+    is the order to move it, and `moved_at` the time at which the pod was evicted that it replaces. A bound pod has a
+    `kind` only if it may be moved.
     """
 
     info: PodInfo | None = None
@@ -45,6 +51,10 @@ class ScheduledPod(CachedPod):
     gang: Gang | None = None
     gang_round: tuple[str, ...] = ()
     bound_at: str = ""
+    owner: str = ""
+    stays: str = ""
+    order: MoveOrder | None = None
+    moved_at: str = ""
 
 
 class ScheduledNode(CachedNode):
@@ -79,6 +89,7 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
             if not ours:
                 return None
             cached = _without_gpus(pod)
+        stuck = stays(pod, meta, raw.spec) if bound else ""
         return ScheduledPod(
             metadata=cached.metadata,
             spec=cached.spec,
@@ -89,10 +100,14 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
             ours=ours,
             trouble=trouble,
             said=_said(pod) if ours else ("", ""),
-            kind=_kind(info, cached.request) if ours and info is not None else b"",
+            kind=_kind(info, cached.request) if info is not None and (ours or (bound and not stuck)) else b"",
             gang=gang,
             gang_round=round_of(pod.metadata.annotations) if gang is not None and bound else (),
             bound_at=_bound_at(pod) if gang is not None and bound else "",
+            owner=sys.intern(controller_of(pod)) if ours or (bound and not stuck) else "",
+            stays=stuck,
+            order=order_of(pod.metadata.annotations) if bound else None,
+            moved_at=pod.metadata.annotations.get(names.MOVED_ANNOTATION, "") if bound else "",
         )
 
     return transform
@@ -159,8 +174,11 @@ def _without_gpus(pod: Pod) -> CachedPod:
 
 
 def _kind(info: PodInfo, request: Request) -> bytes:
-    """Return what decides about the pod: all but its names, its age and the names of its containers."""
-    return msgspec.msgpack.encode((msgspec.structs.replace(info, name="", uid="", created=""), kind_of(request)))
+    """Return what decides about the pod: all but its names, its place, its age and the names of its containers."""
+    alike = msgspec.structs.replace(
+        info, name="", uid="", created="", node_name="", nominated="" if info.node_name else info.nominated
+    )
+    return msgspec.msgpack.encode((msgspec.structs.replace(alike, terminating=False), kind_of(request)))
 
 
 def _said(pod: Pod) -> tuple[str, str]:

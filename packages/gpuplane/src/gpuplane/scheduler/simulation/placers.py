@@ -12,33 +12,26 @@ import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.scheduler import wire
-from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.configuration import kube_configuration
-from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.decide import choose_node
-from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_node, transform_scheduled_pod
+from gpuplane.scheduler.pods.objects import transform_scheduled_pod
 from gpuplane.scheduler.pods.ranking import NodeRanking
 from gpuplane.scheduler.policies import Chosen, Policies
-from gpuplane.scheduler.reservation import Reservation, ReservationEvent
-from gpuplane.scheduler.reservations import Reservations
-from gpuplane.scheduler.simulation.informer import FedInformer
 from gpuplane.scheduler.simulation.objects import Manifest, bound, gpunode_of, node_of, pod_of
-from gpuplane.scheduler.transforms import CachedPod, transform_gpunode
+from gpuplane.scheduler.simulation.offline import OfflineCluster
 from gpuplane.sharing import Assignment, Request, to_annotations
 from gpuplane.sharing.packing import LESSON_EVERY, Job, PackingMachine
 from gpuplane.sharing.placement import Placement
 from kubekit.api.core import Pod
-from kubekit.api.raw import RawNode, RawPod
-from kubekit.kube import SystemClock
+from kubekit.api.raw import RawPod
 from kubekit.scheduling import decide, scores
-from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.podinfo import DEFAULT_SCHEDULER, compile_pod
 
 NO_GPUS: Final = Assignment({})
@@ -50,32 +43,15 @@ class ClusterPlacer(ABC):
     scheduler_name = DEFAULT_SCHEDULER
 
     def __init__(self, machines: Iterable[PackingMachine], policy: str) -> None:
-        clock = SystemClock()
-        self._pods: FedInformer[Any] = FedInformer(RawPod, transform_scheduled_pod(self.scheduler_name), clock)
-        nodes: FedInformer[Any] = FedInformer(RawNode, transform_scheduled_node, clock)
-        gpunodes: FedInformer[GPUNode] = FedInformer(GPUNode, transform_gpunode, clock)
-        self.cluster = Cluster(nodes.client, clock=clock, pods=self._pods, nodes=nodes, gpunodes=gpunodes)
-        self.ledger = self.cluster.ledger
-        self.cache = SchedulerCache()
-        self._policies = Policies(Chosen(policy))
-        self._policies.of(Request())
-        self._reservations = Reservations(self.cluster, clock, _unread)
-        self.filtering = Filtering(
-            self.cluster,
-            self._reservations,
-            policies=self._policies,
-            quotas=lambda namespace: None,
-            waiting=_NobodyWaits(),
-        )
+        self._offline = OfflineCluster(self.scheduler_name, Policies(Chosen(policy)))
+        self._pods = self._offline.pods
+        self.cluster, self.cache = self._offline.cluster, self._offline.cache
+        self.ledger, self.filtering = self.cluster.ledger, self._offline.filtering
+        self._policies, self._reservations = self._offline.policies, self._offline.reservations
         self._requests: dict[Job, Request] = {}
         self._since_lesson = 0
         for machine in machines:
-            gpunodes.deliver(msgspec.convert(gpunode_of(machine), GPUNode))
-            node = msgspec.convert(node_of(machine), RawNode)
-            nodes.deliver(node)
-            facts = transform_scheduled_node(node).facts
-            assert facts is not None
-            self.cache.set_node(facts)
+            self._offline.add_node(node_of(machine), msgspec.convert(gpunode_of(machine), GPUNode))
         self._learn()
 
     def request(self, job: Job) -> Request:
@@ -109,13 +85,11 @@ class ClusterPlacer(ABC):
             assert isinstance(placed, Placement)  # else the node was not chosen
             assignment = placed.assignment
             annotations = to_annotations(assignment, request, node, 0, bound=True)
-        self._deliver_bound(bound(pod, node, annotations))
+        self._offline.add_pod(bound(pod, node, annotations))
         return msgspec.structs.replace(assignment, node=node)
 
     def remove(self, key: str) -> None:
-        pod = self._pods.withdraw(f"default/{key}")
-        if isinstance(pod, ScheduledPod) and pod.info is not None:
-            self.cache.remove(pod.info.key)
+        self._offline.remove_pod(f"default/{key}")
 
     def counts(self, request: Request) -> bool:
         """Return whether policies learn from such a pod."""
@@ -124,12 +98,6 @@ class ClusterPlacer(ABC):
     @abstractmethod
     def choose(self, pod: Manifest) -> str:
         """Return the node for a pod that waits; empty where it fits none."""
-
-    def _deliver_bound(self, pod: Manifest) -> None:
-        self._pods.deliver(msgspec.convert(pod, RawPod))
-        known = self._pods.get(f"{pod['metadata']['namespace']}/{pod['metadata']['name']}")
-        assert isinstance(known, ScheduledPod) and known.info is not None
-        self.cache.place(known.info)
 
     def _learn(self) -> None:
         self._since_lesson = 0
@@ -191,17 +159,3 @@ class ExtenderPlacer(ClusterPlacer):
             scale = scores.BEST // wire.MAX_SCORE * self._weight
             sums = [have + given[node.name] * scale for have, node in zip(sums, feasible, strict=True)]
         return decide.best(feasible, sums, self._chance.randrange(1 << 30)).name
-
-
-class _NobodyWaits:
-    """Waiting pods are tried again by the experiment."""
-
-    def refused(self, pod: CachedPod) -> None:
-        pass
-
-    def placed(self, uid: str) -> None:
-        pass
-
-
-async def _unread(reservation: Reservation) -> ReservationEvent | None:
-    raise AssertionError("a Binding has its answer at once")
