@@ -25,7 +25,7 @@ ORDERED: Final = "being moved"
 
 
 class MoveRules(msgspec.Struct, frozen=True):
-    """What limits moves.
+    """The limits of moves.
 
     Args:
         most_moves: of one plan.
