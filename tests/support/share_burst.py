@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import socket
 import ssl
@@ -48,20 +49,22 @@ def free_port() -> int:
 # -- the cluster ---------------------------------------------------------------------------------------------------
 @contextlib.asynccontextmanager
 async def extending(
-    client: Client, kubeconfig: Path, port: int, *, pod_scheduler: bool = False, https: bool = False
+    client: Client, kubeconfig: Path, port: int, *, pod_scheduler: bool = False, https: bool = False, pod: str = ""
 ) -> AsyncIterator[int]:
     """The extender's pid, running as a process with the account and the rights that the installation gives it.
 
     `pod_scheduler`: it also schedules the pods that name it. `https`: it answers callers with its certificate only.
+    `pod`: it has the token and the name of this pod, which is made if it is not there.
     """
     for manifest in installation(pod_scheduler=pod_scheduler):
         if manifest["kind"] not in ("Deployment", "PodDisruptionBudget", "ClusterPolicy"):
             await apply(client, manifest)
-    config = await _account_config(client, kubeconfig)
+    config = await _account_config(client, kubeconfig, pod)
     flags = [f"--scheduler-name={names.SCHEDULER_NAME}"] if pod_scheduler else []
     flags += [] if https else ["--plain-http"]
     command = [sys.executable, "-m", "gpuplane", "run", "scheduler", "--port", str(port), "--kubeconfig", str(config)]
-    process = await asyncio.create_subprocess_exec(*command, *flags)
+    environment = {**os.environ, **({"POD_NAME": pod} if pod else {})}
+    process = await asyncio.create_subprocess_exec(*command, *flags, env=environment)
     try:
         await _ready(port, https)
         yield process.pid
@@ -93,15 +96,28 @@ async def write_certificates(client: Client, folder: Path) -> Path:
     return folder
 
 
-async def _account_config(client: Client, admins: Path) -> Path:
+async def _account_config(client: Client, admins: Path, pod: str) -> Path:
+    spec: dict[str, Any] = {"expirationSeconds": 3600}
+    if pod:
+        spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": await _pod_uid(client, pod)}
     path = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/serviceaccounts/gpuplane-scheduler/token"
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     token = json.loads(await client.request("POST", path, None, body))["status"]["token"]
     config = msgspec.yaml.decode(admins.read_bytes())
     config["users"][0]["user"] = {"token": token}
-    file = admins.with_name("extender.kubeconfig")
+    file = admins.with_name(f"extender{pod}.kubeconfig")
     file.write_text(json.dumps(config))
     return file
+
+
+async def _pod_uid(client: Client, name: str) -> str:
+    """The uid of a replica's pod, which no kubelet runs."""
+    spec = {"containers": [{"name": "c", "image": "app"}], "schedulerName": "nobody"}
+    meta = {"name": name, "namespace": names.OPERATOR_NAMESPACE}
+    pod = {"metadata": meta, "spec": {**spec, "serviceAccountName": names.EXTENDER_NAME}}
+    with contextlib.suppress(AlreadyExists):
+        await client.create(pod, resource=Pod.RESOURCE)
+    return (await client.get(Pod, name, names.OPERATOR_NAMESPACE)).metadata.uid
 
 
 async def add_nodes(client: Client, count: int, size: int) -> list[str]:

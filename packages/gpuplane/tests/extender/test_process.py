@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import ssl
+import time
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,14 +26,17 @@ from gpuplane.scheduler.component import lead
 from gpuplane.scheduler.configuration import kube_configuration, printed, second_scheduler
 from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder, address_of, identity
+from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen, Policies
+from gpuplane.scheduler.standby import Standby
 from gpuplane.scheduler.tls import LONGEST_PEM, Files, forwarding_context, serving_context
 from gpuplane.sharing import POLICIES, of_pod
 from kubekit.errors import InvalidInput, UsageError
 from kubekit.http_server import HttpAnswer, serving
-from kubekit.kube import SystemClock
+from kubekit.kube import EventRecorder, SystemClock
 from kubekit.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
 from tests.support.extender_world import PATIENCE, World, gpu_pod, http
+from tests.support.until import until
 from tinykube.scheduler.config import TLSConfig
 from tinykube.scheduler.config_file import parse as parse_scheduler_config
 
@@ -167,11 +171,26 @@ async def answered(port: int, path: str, body: bytes = b"", wanted: int = 200) -
             await asyncio.sleep(0.05)
 
 
+def reads(caplog: pytest.LogCaptureFixture) -> int:
+    """How often a replica has read the cluster."""
+    return sum(record.getMessage().startswith("cluster read") for record in caplog.records)
+
+
+@pytest.mark.parametrize("in_pod", [True, False])
 async def test_any_replica_may_be_called_and_another_takes_over(
-    cluster: World, options: Namespace, caplog: pytest.LogCaptureFixture
+    cluster: World,
+    options: Namespace,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    in_pod: bool,
 ) -> None:
+    """In a pod, the second replica knows the cluster before it leads; elsewhere it reads the cluster then."""
     caplog.set_level("INFO", "gpuplane.scheduler")
     await cluster.client.request("POST", "/api/v1/namespaces", None, {"metadata": {"name": "gpu-operator"}})
+    if in_pod:
+        monkeypatch.setenv("POD_NAME", "replica")
+        pod = {"metadata": {"name": "replica", "namespace": "gpu-operator"}}
+        await cluster.pod({**pod, "spec": {"containers": [{"name": "c", "image": "app"}]}})
     await cluster.node("n1", 1)
     pods = [await cluster.pod(gpu_pod(name, (60, 10))) for name in ("a", "b")]
     async with replica(options, caplog) as (first, first_task):
@@ -185,6 +204,7 @@ async def test_any_replica_may_be_called_and_another_takes_over(
             assert of_pod(await cluster.get("a")) is not None
             assert (await http(second, "POST", "/leader/bind", bind)).status == 503, "no going round in circles"
             assert "gpuplane_scheduler_leader 0" in (await http(second, "GET", "/metrics")).body.decode()
+            await until(lambda: reads(caplog) == (2 if in_pod else 1), seconds=PATIENCE)
             first_task.cancel()
             await asyncio.gather(first_task, return_exceptions=True)
             # The lease was given up, so the next one leads at once, and knows what the first one did.
@@ -192,6 +212,7 @@ async def test_any_replica_may_be_called_and_another_takes_over(
             answer = await answered(second, "/leader/filter", args)
             assert answer.json["NodeNames"] == []
             assert answer.json["FailedNodes"] == {"n1": "no GPU has 60 percent core and 2560 MiB together"}
+            assert reads(caplog) == 2
 
 
 async def test_without_a_leader_the_answer_is_503() -> None:
@@ -217,7 +238,9 @@ async def test_a_leader_that_does_not_answer_is_503() -> None:
 async def test_who_stops_leading_stops_answering(cluster: World) -> None:
     extender = Extender(Forwarder(), lambda: "")
     async with serving(extender.paths(), "127.0.0.1", 0) as port:
-        task = asyncio.create_task(lead(extender, cluster.client, Chosen(), SystemClock(), "me"))
+        recorder, clock = EventRecorder(cluster.client, "me"), SystemClock()
+        standby = Standby(lambda: Leader(cluster.client, recorder, Chosen(), clock, time.time_ns), None)
+        task = asyncio.create_task(lead(extender, standby, recorder))
         await answered(port, "/readyz")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -9,9 +9,11 @@ import pytest
 
 from gpuplane import names
 from gpuplane.scheduler.component import LEASE
+from gpuplane.scheduler.standby import own_pod
 from kubekit.api.core import Node, Pod
 from kubekit.kube import Client, Forbidden, Lease
-from tests.support.extender_world import PATIENCE, World, extender, gpu_pod
+from tests.support.extender_world import ACCOUNT, PATIENCE, World, account_client, extender, gpu_pod
+from tinykube.apiserver.hooks import User
 
 
 async def test_its_account_suffices_for_all_it_does(cluster: World, account: Client) -> None:
@@ -72,3 +74,34 @@ async def test_what_it_has_no_business_with(cluster: World, account: Client) -> 
     ):
         with pytest.raises(Forbidden):
             await attempt()
+
+
+async def test_of_its_own_pod_it_changes_one_annotation_and_of_other_pods_nothing(cluster: World) -> None:
+    namespace = names.OPERATOR_NAMESPACE
+    async with account_client(cluster) as account:
+        for name in ("replica", "other"):
+            pod = gpu_pod(name, (30, 8), namespace=namespace)
+            await cluster.client.create(pod, resource=Pod.RESOURCE)
+        extra = {"authentication.kubernetes.io/pod-name": ("replica",)}
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+        unbound = own_pod(account, "replica", namespace, "me")
+        with pytest.raises(Forbidden):
+            await unbound()  # a token that is bound to no pod
+        cluster.server.extensions.identity.add("scheduler", User(name=ACCOUNT, groups=groups, extra=extra))
+        before = await cluster.get("replica", namespace)
+        version = await own_pod(account, "replica", namespace, "me")()
+        pod = await cluster.get("replica", namespace)
+        assert pod.metadata.annotations == {names.LEADER_ANNOTATION: "me"}
+        assert int(version) == int(pod.metadata.resource_version) > int(before.metadata.resource_version)
+        with pytest.raises(Forbidden):
+            await own_pod(account, "other", namespace, "me")()
+        container: dict[str, Any] = {"name": "c0", "image": "another"}
+        for patch in (
+            {"metadata": {"labels": {"a": "b"}}},
+            {"metadata": {"annotations": {"a": "b"}}},
+            {"metadata": {"annotations": {names.LEADER_ANNOTATION: "me", "a": "b"}}},
+            {"spec": {"containers": [container]}},
+            {"metadata": {"finalizers": ["example.com/held"]}},
+        ):
+            with pytest.raises(Forbidden):
+                await account.patch(Pod, "replica", patch, namespace, "strategic")

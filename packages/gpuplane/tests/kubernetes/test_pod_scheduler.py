@@ -66,6 +66,23 @@ async def test_pods_are_bound_through_a_kill_and_wait_evict_and_are_woken(plane:
             assert await verdict(client) == []
 
 
+async def test_the_standby_takes_over_from_a_killed_leader(plane: ControlPlane) -> None:
+    """Nothing is allocated twice, though the last Bindings of the leader are as late as watches are."""
+    async with Client.connect(plane.kubeconfig) as client:
+        leading = extending(client, plane.kubeconfig, free_port(), pod_scheduler=True, pod="first")
+        async with leading as pid:
+            await add_nodes(client, 20, 8)
+            async with extending(client, plane.kubeconfig, free_port(), pod_scheduler=True, pod="second"):
+                await create(client, [ours(pod) for pod in mixed_shares(PODS)])
+                await until_objects(client, Pod, lambda pods: are_bound(pods, PODS // 3))
+                os.kill(pid, 9)
+                await create(client, [ours(pod) for pod in mixed_shares(20, prefix="late")])
+                await until_objects(client, Pod, lambda pods: are_bound(pods, PODS + 20))
+                assert await verdict(client) == []
+                second = await client.get(Pod, "second", names.OPERATOR_NAMESPACE)
+                assert names.LEADER_ANNOTATION in second.metadata.annotations, "it had followed the cluster before"
+
+
 async def _waits_and_evicts(client: Client) -> None:
     """A pod that is larger than any free part waits with its reason; one of high priority evicts for itself."""
     for name, value in (("low", 0), ("high", 1000)):

@@ -72,6 +72,29 @@ async def test_lists_in_pages_then_follows(harness, hurried):
     await informer.stop()
 
 
+async def test_a_version_is_reached_when_every_change_up_to_it_is_in_the_cache(harness, hurried):
+    await harness.server.put(PODS, "first", "default")
+    informer = Informer(harness.client(), Pod, clock=hurried())
+    informer.start()
+    await informer.synced()
+    names = [f"p{at}" for at in range(50)]
+    for name in names:
+        await harness.server.put(PODS, name, "default")
+    version = harness.server.objects[PODS]["default/p49"]["metadata"]["resourceVersion"]
+    async with asyncio.timeout(60):
+        await informer.reached(version)
+    assert all(informer.get(f"default/{name}") is not None for name in names)
+    await informer.reached(version)
+    waits = asyncio.create_task(informer.reached(str(int(version) + 1)))
+    await asyncio.sleep(0)
+    assert not waits.done()
+    await harness.server.remove(PODS, "default/p0")
+    async with asyncio.timeout(60):
+        await waits
+    assert informer.get("default/p0") is None
+    await informer.stop()
+
+
 async def test_what_is_not_to_be_kept_is_as_if_it_were_not_there(harness, hurried, caplog):
     def keep(pod):
         if pod.spec.node_name == "strange":

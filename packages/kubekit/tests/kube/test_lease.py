@@ -79,6 +79,26 @@ async def test_the_first_leads_and_the_second_follows_at_once_when_it_leaves(har
     await two.end()
 
 
+async def test_who_waits_is_called_once_and_who_leads_at_once_is_not(harness, clock):
+    one = Candidate(harness, clock, "one")
+    await one.started.wait()
+    calls = []
+    two = Lease(harness.client(), "operator", "gpu-operator", "two", clock=clock)
+    task = asyncio.create_task(two.lead(one.stop.wait, lambda: calls.append("two")))
+    await turn(harness, clock, 30)
+    assert calls == ["two"]
+    await one.end()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    async def work():
+        calls.append("work")
+
+    alone = Lease(harness.client(), "another", "gpu-operator", "me", clock=clock)
+    await alone.lead(work, lambda: calls.append("waits"))
+    assert calls == ["two", "work"]
+
+
 async def test_a_silent_holder_is_replaced_after_the_duration(harness, clock):
     one = Candidate(harness, clock, "one")
     await one.started.wait()

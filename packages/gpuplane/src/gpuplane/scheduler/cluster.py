@@ -83,6 +83,7 @@ class Cluster:
         self.guessed: set[str] = set()
         self.by_count: set[str] = set()  # pods that hold replicas or MIG devices, which the kubelet chose
         self.unplaced: dict[str, CachedPod] = {}
+        self.differing: dict[str, str] = {}  # by uid, what `on_differs` was called with
         # NB: an informer without objects is false.
         if pods is None:
             pods = Informer(client, Pod, keep=transform_any_pod, clock=clock)
@@ -297,6 +298,7 @@ class Cluster:
             self.by_count.discard(uid)
             self._said.discard(uid)
             self._given.pop(uid, None)
+            self.differing.pop(uid, None)
             self.release(uid)
             self.by_uid.pop(uid, None)
             for tell in self.on_pod:
@@ -330,6 +332,7 @@ class Cluster:
         if uid in self._said and said is not None:
             text = difference(said, given, gpunode.gpus)
             log.warning("annotation differs pod=%s node=%s: %s", pod.shown, node, text)
+            self.differing[uid] = text
             for tell in self.on_differs:
                 tell(pod, text)
         elif uid in self.unplaced:

@@ -21,11 +21,12 @@ from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder, identity
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.policies import Chosen
+from gpuplane.scheduler.standby import Standby, own_pod
 from gpuplane.scheduler.tls import Files, OwnTls, forwarding_context, serving_context
 from gpuplane.scheduler.wire import LONGEST_BODY
 from kubekit.errors import UsageError
 from kubekit.http_server import serving
-from kubekit.kube import Client, Clock, EventRecorder, Fenced, Lease, SystemClock
+from kubekit.kube import Client, EventRecorder, Fenced, Lease, SystemClock
 
 log = logging.getLogger("gpuplane.scheduler")
 LEASE: Final = names.EXTENDER_NAME
@@ -98,28 +99,31 @@ async def _serve(options: Namespace, own: Client, client: Fenced, tls: ReplicaTl
         who = identity(f"{name}-{secrets.token_hex(4)}", address or "127.0.0.1", served)
         namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
         lease = client.fence = Lease(own, LEASE, namespace, who)
+        recorder = EventRecorder(client, _AGENT, instance=who, clock=clock)
+        pod = os.environ.get("POD_NAME", "")
+        standby = Standby(
+            lambda: Leader(client, recorder, chosen, clock, time.time_ns, options.scheduler_name),
+            own_pod(client, pod, namespace, who) if pod else None,
+        )
         try:
-            await lease.lead(lambda: lead(extender, client, chosen, clock, who, options.scheduler_name))
+            await lease.lead(lambda: lead(extender, standby, recorder), standby.begin)
         finally:
+            await standby.aclose()
             await forwarder.aclose()
 
 
-async def lead(
-    extender: Extender, client: Client, chosen: Chosen, clock: Clock, who: str, scheduler_name: str = ""
-) -> None:
-    """Follow the cluster, answer requests, and schedule the pods of the name, until cancelled."""
-    recorder = EventRecorder(client, _AGENT, instance=who, clock=clock)
-    leader = Leader(client, recorder, chosen, clock, time.time_ns, scheduler_name)
+async def lead(extender: Extender, standby: Standby, recorder: EventRecorder) -> None:
+    """Answer requests and schedule pods, until cancelled."""
     extender.leading = True
 
-    def ready() -> None:
+    def ready(leader: Leader) -> None:
         extender.leader = leader
 
     try:
-        await leader.run(ready)
+        await standby.lead(ready)
     finally:
         extender.leader, extender.leading = None, False
-        await recorder.aclose()
+        await recorder.aclose()  # while the lease is ours
 
 
 def tls_files(options: Namespace) -> Files | None:

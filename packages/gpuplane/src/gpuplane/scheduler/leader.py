@@ -1,4 +1,8 @@
-"""The objects that only the leading replica has, from the moment it takes the lease until it loses it."""
+"""The objects of a replica: they follow the cluster, and decide only while `lead` runs.
+
+Invariant: until `lead` runs nothing is reserved, written or reported. So a standby may follow the cluster before it
+takes the lease, and has nothing to read when it does.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,13 @@ from gpuplane.scheduler.policies import LEARN_SECONDS, LOOK_SECONDS, Chosen, Pol
 from gpuplane.scheduler.predicates import Annotator
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.quota import QuotaSettings
-from gpuplane.scheduler.quota_watch import QuotaWatch
+from gpuplane.scheduler.quota_watch import NOT_UNDERSTOOD, QuotaWatch
 from gpuplane.scheduler.requeue import Requeuer
 from gpuplane.scheduler.reservations import Reservations
 from gpuplane.scheduler.settlement import Settlement
 from gpuplane.scheduler.transforms import CachedPod
 from gpuplane.sharing import WHOLE, Request
-from kubekit.api.core import ObjectReference
+from kubekit.api.core import ConfigMap, ObjectReference
 from kubekit.api.raw import RawNode, RawPod
 from kubekit.kube import Client, Clock, EventRecorder, Informer
 
@@ -52,7 +56,8 @@ class Leader:
         self._recorder = recorder
         self.policies = Policies(chosen)
         self.cluster = _cluster(client, clock, scheduler_name)
-        self.quotas = QuotaWatch(client, recorder, clock, self._quotas_changed)
+        self._leads = False
+        self.quotas = QuotaWatch(client, clock, self._quotas_changed, self._quotas_invalid)
         settlement = Settlement(client)
         self.reservations = Reservations(self.cluster, clock, settlement.look)
         self.binder = Binder(
@@ -96,7 +101,13 @@ class Leader:
         if any(ask.core % WHOLE for ask in pod.request.asks):  # the kubelet counts whole GPUs by itself
             self._warn(pod, BYPASSED, NOT_ASKED)
 
+    def _quotas_invalid(self, about: ConfigMap, text: str) -> None:
+        if self._leads:
+            self._recorder.event(about, "Warning", NOT_UNDERSTOOD, text)
+
     def _warn(self, pod: CachedPod, reason: str, text: str) -> None:
+        if not self._leads:
+            return
         meta = pod.metadata
         about = ObjectReference(kind="Pod", api_version="v1", namespace=meta.namespace, name=meta.name, uid=meta.uid)
         self._recorder.event(about, "Warning", reason, text)
@@ -108,22 +119,42 @@ class Leader:
             self.pods.model.quotas_changed()
 
     async def run(self, ready: Callable[[], None]) -> None:
-        """Follow the cluster until cancelled; `ready` is called when everything is known."""
+        """Follow the cluster and lead until cancelled; `ready` is called when everything is known."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.lead(ready))
+            group.create_task(self.follow())
+
+    async def follow(self) -> None:
+        """Follow the cluster until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.cluster.run())
+            group.create_task(self.quotas.run())
+            if self.pods is not None:
+                group.create_task(self.pods.namespaces.run())
+                group.create_task(self.pods.budgets.run())
+
+    async def lead(self, ready: Callable[[], None], version: str = "") -> None:
+        """Decide until cancelled, while `follow` runs; `ready` is called when the first pod may be decided.
+
+        Args:
+            version: a resource version of pods, up to which every change has to be known before. Empty if all that is
+                known was read by this leader.
+        """
         try:
+            self._leads = True
+            self._report_what_stands()
+            if self.pods is not None:
+                await asyncio.gather(self.pods.namespaces.synced(), self.pods.budgets.synced())
+            await self.cluster.synced()
+            await self.quotas.synced()
+            if version:
+                await self.cluster.pods.reached(version)
+            for pod in self.cluster.by_uid.values():
+                self.policies.seen(pod.request)
+            self.policies.of(Request())
+            await self._learn()
+            self.annotator.adopt()
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.cluster.run())
-                group.create_task(self.quotas.run())
-                if self.pods is not None:
-                    for informer in (self.pods.namespaces, self.pods.budgets):
-                        group.create_task(informer.run())
-                    await asyncio.gather(self.pods.namespaces.synced(), self.pods.budgets.synced())
-                await self.cluster.synced()
-                await self.quotas.synced()
-                for pod in self.cluster.by_uid.values():
-                    self.policies.seen(pod.request)
-                self.policies.of(Request())
-                await self._learn()
-                self.annotator.adopt()
                 group.create_task(self.requeuer.run(self.filtering))
                 group.create_task(self._keep_learning())
                 if self.pods is not None:
@@ -134,6 +165,14 @@ class Leader:
             await self.reservations.aclose(POST_SECONDS)
             if self.pods is not None:
                 await self.pods.aclose()
+
+    def _report_what_stands(self) -> None:
+        """Report what was found while another replica led, and holds still."""
+        for uid, text in self.cluster.differing.items():
+            if (pod := self.cluster.by_uid.get(uid)) is not None:
+                self._differs(pod, text)
+        for about, text in self.quotas.invalid.values():
+            self._quotas_invalid(about, text)
 
     async def _learn(self) -> None:
         await self.policies.learn([state.gpus for state in self.cluster.ledger.nodes()])

@@ -19,7 +19,7 @@ from gpuplane import names
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas, parse_settings
 from kubekit.api.core import ConfigMap
 from kubekit.errors import InvalidInput, Retryable
-from kubekit.kube import Client, Clock, EventRecorder, Informer
+from kubekit.kube import Client, Clock, Informer
 
 log = logging.getLogger("gpuplane.scheduler")
 NOT_UNDERSTOOD: Final = "QuotaNotUnderstood"
@@ -29,14 +29,20 @@ class QuotaWatch:
     """
     Args:
         changed: called after each change of quotas, with what nodes' labels mean now.
+        report: called with a ConfigMap that is invalid, and why.
     """
 
     def __init__(
-        self, client: Client, recorder: EventRecorder, clock: Clock, changed: Callable[[QuotaSettings], None]
+        self,
+        client: Client,
+        clock: Clock,
+        changed: Callable[[QuotaSettings], None],
+        report: Callable[[ConfigMap, str], None],
     ) -> None:
         self.broken = False  # what stands there now does not parse
+        self.invalid: dict[str, tuple[ConfigMap, str]] = {}  # what was reported and is not corrected, by the key
         self._client = client
-        self._recorder = recorder
+        self._report = report
         self._clock = clock
         self._changed = changed
         self._naming = QuotaSettings()
@@ -87,6 +93,7 @@ class QuotaWatch:
             assert new is not None
             self._complain(new, names.QUOTA_SETTINGS_KEY, error)
             return
+        self.invalid.pop(names.QUOTA_SETTINGS_KEY, None)
         if naming == self._naming:
             return
         moved = (naming.name, naming.namespace) != (self._naming.name, self._naming.namespace)
@@ -116,6 +123,7 @@ class QuotaWatch:
     def _set(self, quotas: dict[str, NamespaceQuota]) -> None:
         self._quotas = quotas
         self.broken = False
+        self.invalid.pop(names.QUOTA_KEY, None)
         self._changed(self._naming)
 
     def _complain(self, about: ConfigMap, key: str, error: InvalidInput) -> None:
@@ -127,4 +135,6 @@ class QuotaWatch:
         log.error(
             "quotas invalid configmap=%s/%s key=%s: %s", about.metadata.namespace, about.metadata.name, key, error
         )
-        self._recorder.event(about, "Warning", NOT_UNDERSTOOD, f"{key}: {error}; {kept}")
+        text = f"{key}: {error}; {kept}"
+        self.invalid[key] = about, text
+        self._report(about, text)

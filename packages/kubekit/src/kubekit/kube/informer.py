@@ -92,6 +92,7 @@ class Informer(Generic[K]):
         self._cache: InformerCache[K] = InformerCache()
         self._handlers: list[Handler[K]] = []
         self._version = ""
+        self._progressed = asyncio.Event()  # the version changed
         self._synced = asyncio.Event()
         self._failures = 0  # in a row
         self._expired = 0  # watches that expired without having lived
@@ -122,6 +123,15 @@ class Informer(Generic[K]):
     @property
     def has_synced(self) -> bool:
         return self._synced.is_set()
+
+    async def reached(self, version: str) -> None:
+        """Return when the cache has every change up to this version, that of a write of an object that it watches.
+
+        Resource versions of a kind are whole numbers that grow, see KEP-5504.
+        """
+        while not self._version or int(self._version) < int(version):
+            self._progressed.clear()
+            await self._progressed.wait()
 
     # -- wiring ----------------------------------------------------------------------------------------------------
 
@@ -194,6 +204,7 @@ class Informer(Generic[K]):
                 version = page.resource_version
             self._tell(self._cache.finish())
         self._version = version
+        self._progressed.set()
         self.lists += 1
         self.served = True
         self._well()
@@ -231,6 +242,7 @@ class Informer(Generic[K]):
     def _take(self, event: WatchEvent[K]) -> None:
         self.events += 1
         self._version = event.resource_version or self._version
+        self._progressed.set()
         if event.object is None:
             return
         if event.type is EventType.DELETED:

@@ -122,12 +122,13 @@ class Lease:
         """Return whether this process certainly holds the lease: no other candidate may take it yet."""
         return self.holder == self.identity and self._clock.now() < self._good + self._renew
 
-    async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def lead(self, work: Callable[[], Awaitable[None]], waiting: Callable[[], None] = lambda: None) -> None:
         """Waits for the lease, then runs `work` while holding it.
 
-        Returns when `work` does. Raises LeaseLost after cancelling `work`, and whatever `work` raises.
+        `waiting` is called once if another candidate holds the lease, and this one waits. Returns when `work` does.
+        Raises LeaseLost after cancelling `work`, and whatever `work` raises.
         """
-        await self._acquire()
+        await self._acquire(waiting)
         log.info("leading lease=%s identity=%s", self._name, self.identity)
         try:
             await first_of(self._keep(), work())
@@ -135,12 +136,16 @@ class Lease:
             with contextlib.suppress(ApiError):  # NB: giving up is a courtesy; the lease expires anyway
                 await self._release()
 
-    async def _acquire(self) -> None:
+    async def _acquire(self, waiting: Callable[[], None]) -> None:
         said = ""
+        waits = False
         while True:
             try:
                 if await self._try():
                     return
+                if not waits:
+                    waits = True
+                    waiting()
                 if self.holder != said:
                     said = self.holder
                     log.info("waiting for lease=%s holder=%s", self._name, said)

@@ -71,6 +71,7 @@ class GangScheduler:
         self._start = start
         self._bind = bind
         self._refuse = refuse
+        self._leads = False
         self._timers: dict[GangKey, Timer] = {}
         self._dissolving: set[GangKey] = set()
 
@@ -141,6 +142,12 @@ class GangScheduler:
 
     # -- half bound gangs --------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Count the time of half bound gangs from now on: this replica leads."""
+        self._leads = True
+        for key in self.members.names():
+            self._watch(key)
+
     def changed(self, old: Any, new: Any) -> None:
         """Handle a change of a pod: wakes the rest of its gang, and begins to count the time of a half bound one."""
         keys = {key for pod in (old, new) if isinstance(pod, ScheduledPod) and (key := key_of(pod)) is not None}
@@ -166,7 +173,7 @@ class GangScheduler:
             self._dissolving.discard(key)
             if timer is not None:
                 self._timers.pop(key).cancel()
-        elif timer is None:
+        elif timer is None and self._leads:
             passed = gang_members.seconds_half_bound(bound, self._clock.wall())
             left = max(0.0, gang_members.timeout_of(bound) - passed) + LOOK_SECONDS
             self._timers[key] = self._clock.call_later(left, lambda: self._overdue(key))

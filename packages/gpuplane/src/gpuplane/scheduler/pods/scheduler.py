@@ -116,6 +116,7 @@ class PodScheduler:
 
     async def run(self) -> None:
         """Schedule until cancelled. Everything has to be known before."""
+        self.gangs.begin()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reporter.run())
             group.create_task(self._work())
