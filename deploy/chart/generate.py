@@ -32,7 +32,9 @@ from gpuplane.api.effects import acts, fields, why_not
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.api.nvidiadriver import NVIDIADriverSpec
 from gpuplane.operator.autoscaler_install import ROLE_ANNOTATION
-from gpuplane.operator.installation import AUTOSCALER, PARTS, POD_SCHEDULER
+from gpuplane.operator.installation import AUTOSCALER, MONITORING, PARTS, POD_SCHEDULER
+from gpuplane.operator.manifest import parse
+from gpuplane.operator.monitoring import boards
 
 CHART: Final = Path(__file__).parent / "gpuplane"
 HEAD: Final = (
@@ -157,6 +159,18 @@ TOP: Final[dict[str, Schema]] = {
             ),
         },
     },
+    "monitoring": {
+        "type": "object",
+        "description": "ServiceMonitors and alerts for the Prometheus operator, and boards for Grafana.",
+        "properties": {
+            "enabled": _told(
+                FLAG, "make them; without the Prometheus operator's definitions on the cluster the boards alone", False
+            ),
+            "labels": _told(
+                MAP, "labels by which your Prometheus selects ServiceMonitors and rules, as release: prometheus", {}
+            ),
+        },
+    },
     "config": {
         "type": "object",
         "description": "What the device plugin's own chart calls devicePlugin.config; its values files work here.",
@@ -211,6 +225,12 @@ def files() -> dict[str, str]:
     for part in (*PARTS, POD_SCHEDULER, AUTOSCALER):
         for entry in install.joinpath(part).iterdir():
             made[f"templates/{part}-{entry.name}"] = part_template(part, entry.read_text())
+    for entry in install.joinpath(MONITORING).iterdir():
+        made[f"templates/{MONITORING}-{entry.name}"] = monitoring_template(entry.name, entry.read_text())
+    for board in boards():
+        ((file, text),) = board["data"].items()
+        made[f"files/boards/{file}"] = text
+        made[f"templates/{MONITORING}-board-{file.removesuffix('.json')}.yaml"] = board_template(board)
     return made
 
 
@@ -303,6 +323,43 @@ AUTOSCALER_REPLACED: Final = (
         f"    {ROLE_ANNOTATION}: {{{{ . | quote }}}}\n{{{{- end }}}}\n",
     ),
 )
+
+
+# Which values a file of the monitoring part needs, besides its own.
+MONITORED: Final = {
+    "20-scheduler.yaml": "scheduler",
+    "30-admission.yaml": "admission",
+    "40-autoscaler.yaml": AUTOSCALER,
+}
+MONITORING_WANTED: Final = "(.Values.monitoring).enabled"
+_LABELS: Final = "{{- with .Values.monitoring.labels }}{{ toYaml . | nindent 4 }}{{ end }}"
+
+
+def monitoring_template(name: str, text: str) -> str:
+    """A file of the monitoring part: kinds of the Prometheus operator are left out where they are not served."""
+    asked = f"({ASKED[MONITORED[name]]})" if name in MONITORED else ""
+    made = []
+    for document in text.rstrip().split("\n---\n"):
+        (manifest,) = parse(document)
+        # An alert's own templates are for Prometheus.
+        shown = re.sub(r"{{|}}", lambda found: f'{{{{ "{found[0]}" }}}}', document)
+        place = f"{manifest['apiVersion']}/{manifest['kind']}"
+        if manifest["kind"] != "Service":
+            shown = re.sub(r"(?m)^(  labels:\n(?:    .*\n)+)", lambda found: f"{found[1]}{_LABELS}\n", shown, count=1)
+            shown = f'{{{{- if .Capabilities.APIVersions.Has "{place}" }}}}\n{shown}\n{{{{- end }}}}'
+        made.append(shown)
+    body = "\n---\n".join(made)
+    wanted = f"and {MONITORING_WANTED} {asked}" if asked else MONITORING_WANTED
+    return f"{HEAD}{{{{- if {wanted} }}}}\n{body}\n{{{{- end }}}}\n"
+
+
+def board_template(board: Schema) -> str:
+    """The ConfigMap of a board, whose text is a file of the chart."""
+    ((file, _),) = board["data"].items()
+    text = yaml.safe_dump({**board, "data": None}, sort_keys=False).replace(
+        "data: null\n", f'data:\n  {file}: {{{{ .Files.Get "files/boards/{file}" | toJson }}}}\n'
+    )
+    return f"{HEAD}{{{{- if {MONITORING_WANTED} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
 
 
 def definition_template(definition: Schema) -> str:

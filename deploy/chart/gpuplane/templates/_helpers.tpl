@@ -76,7 +76,7 @@
 
 {{/* spec of the ClusterPolicy: the groups of values that are set, without what is the chart's own. */}}
 {{- define "gpuplane.spec" -}}
-{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "extraObjects" "platform" "gpuCluster" "draDriver" "node-feature-discovery" "global" "admission" "scheduler" "autoscaler" -}}
+{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "extraObjects" "platform" "gpuCluster" "draDriver" "node-feature-discovery" "global" "admission" "scheduler" "autoscaler" "monitoring" -}}
 {{- range $key := .Files.Get "files/plugin-keys.json" | fromJsonArray }}{{- $_ := unset $spec $key -}}{{ end -}}
 {{- $_ := set $spec "nfd" (omit $spec.nfd "nodefeaturerules" "nameOverride" "master" "worker") -}}
 {{- $_ := set $spec "cdi" (omit $spec.cdi "nvidiaHookPath" "featureFlags") -}}
@@ -107,6 +107,13 @@
 {{- end -}}
 {{- with (($theirs.daemonsets).tolerations) }}{{- $_ := set $spec.daemonsets "tolerations" . -}}{{ end -}}
 {{- $spec = merge $spec $theirs -}}
+{{- if (.Values.monitoring).enabled -}}
+{{- $own := ($spec.dcgmExporter).serviceMonitor | default dict -}}
+{{- $monitor := dict "enabled" true "honorLabels" true -}}
+{{- with .Values.monitoring.labels }}{{- $_ := set $monitor "additionalLabels" (deepCopy .) -}}{{ end -}}
+{{- range $name, $value := $own }}{{- $_ := set $monitor $name $value -}}{{ end -}}
+{{- $_ := set $spec "dcgmExporter" (mergeOverwrite (dict) ($spec.dcgmExporter | default dict) (dict "serviceMonitor" $monitor)) -}}
+{{- end -}}
 {{- range $group, $value := $spec -}}
 {{- if and (kindIs "map" $value) $value.version }}{{- $_ := set $value "version" (toString $value.version) -}}{{- end -}}
 {{- if not (index $spec $group) }}{{- $_ := unset $spec $group -}}{{- end -}}

@@ -1,5 +1,5 @@
-"""The boards and alerts of `deploy/dashboards`: promtool's verdicts on series that fire and series that do not, and the
-metrics in them are those that components expose.
+"""The boards and alerts of an installation with monitoring: promtool's verdicts on series that fire and series that do
+not, and the metrics in them are those that components expose.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpuplane.cli.parser import parse
+from gpuplane.operator.installation import installation
 
 ROOT = Path(__file__).parents[4]
-FOLDER = ROOT / "deploy/dashboards"
-BOARDS = sorted(FOLDER.glob("*.json"))
-ALERTS = yaml.safe_load((FOLDER / "alerts.yaml").read_text())
+BOARDS = sorted((ROOT / "packages/gpuplane/src/gpuplane/operator/boards").glob("*.json"))
+[ALERTS] = [one for one in installation(monitoring={}) if one["kind"] == "PrometheusRule"]
 RULES = {rule["alert"]: rule for group in ALERTS["spec"]["groups"] for rule in group["rules"]}
 # A test of docs/ holds this page to what the components expose.
 EXPOSED = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE))

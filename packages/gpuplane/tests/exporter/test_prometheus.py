@@ -35,7 +35,7 @@ from simgpu import PROFILES
 from tests.support.until import until
 
 PATIENCE_SECONDS = 120.0
-DASHBOARD = Path(__file__).parents[4] / "deploy/dashboards/gpus.json"
+DASHBOARD = Path(__file__).parents[2] / "src/gpuplane/operator/boards/gpus.json"
 pytestmark = pytest.mark.deadline(300)
 prometheus_installed = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")),

@@ -75,6 +75,7 @@ UNDER = {
     "dcgmExporter.config.data": "dcgmExporter.config.name=own,dcgmExporter.config.create=true",
     "config.default": "config.name=own",
     "autoscaler.enabled": "autoscaler.clusterName=own",
+    "monitoring.labels": "monitoring.enabled=true",
     **dict.fromkeys(
         (f"autoscaler.{name}" for name in ("clusterName", "cloudEndpoint", "cloudRole", "env", "resources")),
         "autoscaler.enabled=true,autoscaler.clusterName=own",

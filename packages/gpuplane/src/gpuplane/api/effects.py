@@ -69,7 +69,7 @@ NO_EFFECT: Final[dict[str, str]] = {
     "operator.defaultRuntime": "the runtime of each node is found by itself",
     "operator.runtimeClass": "the RuntimeClasses are nvidia, nvidia-cdi and nvidia-legacy",
     "operator.initContainer.*": "there are no helper containers",
-    "operator.metrics.*": "no ServiceMonitor is made; scrape port 8080 of the operator",
+    "operator.metrics.*": "gpuplane install --monitoring makes the operator's ServiceMonitor",
     "operator.use_ocp_driver_toolkit": "OpenShift's driver toolkit is not used",
     "hostPaths.driverInstallDir": "the driver is found by itself",
     "driver.useOpenKernelModules": "set driver.kernelModuleType instead",

@@ -62,6 +62,18 @@ def _install(commands: Any, parents: list[Any]) -> None:
         action="store_true",
         help="schedule the pods with schedulerName gpuplane, without kube-scheduler",
     )
+    install.add_argument(
+        "--monitoring",
+        action="store_true",
+        help="ServiceMonitors and alerts, where the Prometheus operator is, and boards for Grafana",
+    )
+    install.add_argument(
+        "--monitoring-label",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a label by which your Prometheus selects ServiceMonitors and rules, as release=prometheus",
+    )
     _cloud_options(install)
     install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
@@ -73,6 +85,7 @@ def _install(commands: Any, parents: list[Any]) -> None:
         "gpuplane install --image registry.example.com/gpuplane:0.1.0 --wait",
         "gpuplane install --scheduler --admission open --set driver.version=570.133.20",
         "gpuplane install --autoscaler --cluster-name demo",
+        "gpuplane install --monitoring --monitoring-label release=prometheus",
     )
 
 

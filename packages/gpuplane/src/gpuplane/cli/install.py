@@ -20,7 +20,8 @@ from gpuplane.cli.removal import remove, remove_objects, until_gone
 from gpuplane.cli.terminal import Console, LivePage, count
 from gpuplane.operator.autoscaler_install import is_of_classes, is_of_nodes
 from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, removals, resource_of
-from kubekit.errors import NoAnswer, Terminal
+from gpuplane.operator.monitoring import KINDS, read_labels
+from kubekit.errors import NoAnswer, Terminal, UsageError
 from kubekit.kube import Client, NotFound
 from kubekit.kube.codec import decode_any
 
@@ -49,6 +50,9 @@ LOOK: Final = {
 def install(options: Namespace, screen: Console) -> int:
     if options.image is not None:
         require_image(options.image)
+    labels = read_labels(options.monitoring_label)
+    if labels and not options.monitoring:
+        raise UsageError("--monitoring-label is a setting of monitoring", cure="--monitoring --monitoring-label ...")
     wanted = installation(
         image=options.image or "",
         settings=options.set,
@@ -57,6 +61,7 @@ def install(options: Namespace, screen: Console) -> int:
         scheduler=options.scheduler,
         pod_scheduler=options.pod_scheduler,
         autoscaler=read_autoscaler(options),
+        monitoring=labels if options.monitoring else None,
     )
     if options.dry_run:
         if options.output == "json":  # as kubectl prints several objects
@@ -82,6 +87,7 @@ def uninstall(options: Namespace, screen: Console) -> int:
 async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) -> None:
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         manifest: Manifest = {}
+        left: list[Manifest] = []
         await _refuse_old_cluster(client, wanted)
         if options.autoscaler:
             await _refuse_beside_karpenter(client, wanted)
@@ -92,7 +98,8 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
                 for done, manifest in enumerate(wanted, 1):
                     if why := await _why_left(client, manifest):
                         page.clear()
-                        screen.say(f" {screen.glyph('good')} {_title(manifest)} {why}: left as it is")
+                        screen.say(f" {screen.glyph('good')} {_title(manifest)} {why}")
+                        left.append(manifest)
                         continue
                     await apply(client, manifest)
                     if screen.live:
@@ -104,16 +111,15 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
             raise _late(manifest, "there", options.timeout, "install") from None
         if screen.live:
             page.clear()
-            screen.say(f" {screen.glyph('good')} {count(len(wanted), 'object')} applied")
+            screen.say(f" {screen.glyph('good')} {count(len(wanted) - len(left), 'object')} applied")
         bypass: list[str] = []
         if options.scheduler and options.only is None and not options.wait:  # the page of --wait has it
             from gpuplane.cli.status import bypass_lines
 
             bypass = await bypass_lines(client, screen)
     if options.output != "text":
-        screen.print(
-            as_document("Installation", {"applied": [_title(manifest) for manifest in wanted]}, options.output)
-        )
+        applied = [_title(manifest) for manifest in wanted if manifest not in left]
+        screen.print(as_document("Installation", {"applied": applied}, options.output))
         if options.wait and options.output == "yaml":
             screen.print("---")  # the status follows
     for line in bypass:
@@ -153,17 +159,24 @@ async def _refuse_beside_karpenter(client: Client, wanted: list[Manifest]) -> No
 
 
 async def _why_left(client: Client, manifest: Manifest) -> str:
-    """Return why an object of others is not changed; empty for an object to apply.
+    """Return why an object is not applied, and what that means; empty for an object to apply.
 
-    These are the kinds that we share with node feature discovery, and an administrator's quota for the namespace.
+    Others may own the kinds that we share with node feature discovery, and an administrator's quota for the namespace.
+    The kinds of the Prometheus operator may be missing.
     """
+    if (manifest["apiVersion"], manifest["kind"]) in KINDS:
+        try:
+            await client.request("GET", f"/apis/{manifest['apiVersion']}")
+        except NotFound:
+            return f"left out: the cluster serves no {manifest['apiVersion']}, as it does with the Prometheus operator"
+        return ""
     features = manifest["kind"] == DEFINITION and manifest["spec"]["group"] == NODE_FEATURES
     if not features and manifest["kind"] != QUOTA:
         return ""
     found = await _found(client, manifest)
     if found is None or is_labelled(found):
         return ""
-    return "is another installation's" if features else "was there before gpuplane"
+    return ("is another installation's" if features else "was there before gpuplane") + ": left as it is"
 
 
 async def _found(client: Client, manifest: Manifest) -> Manifest | None:

@@ -23,6 +23,7 @@ from gpuplane.operator.autoscaler_install import (
     is_of_nodes,
 )
 from gpuplane.operator.manifest import Manifest, parse
+from gpuplane.operator.monitoring import KINDS, boards, monitor_exporter, monitoring_manifests
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import Resource
 from kubekit.documents import LONGEST_VALUE
@@ -37,7 +38,7 @@ def resource_of(manifest: Mapping[str, Any]) -> Resource:
     """Return where a manifest of the installation is served."""
     place = manifest["apiVersion"], manifest["kind"]
     policy = ClusterPolicy.RESOURCE
-    return policy if place == (policy.api_version, policy.kind) else built_in(*place)
+    return policy if place == (policy.api_version, policy.kind) else KINDS.get(place) or built_in(*place)
 
 
 # What the chart's hooks apply and remove by themselves.
@@ -49,6 +50,7 @@ PARTS: Final = ("shares", "scheduler", "admission")
 # Parts that are left out unless asked for.
 AUTOSCALER: Final = "autoscaler"
 POD_SCHEDULER: Final = "pod-scheduler"
+MONITORING: Final = "monitoring"
 ADMISSION: Final = {"open": "Ignore", "closed": "Fail"}  # by what is asked for: failurePolicy of webhooks on pods
 
 
@@ -61,9 +63,11 @@ def installation(
     scheduler: bool = True,
     pod_scheduler: bool = False,
     autoscaler: AutoscalerInstall | None = None,
+    monitoring: Mapping[str, str] | None = None,
 ) -> list[Manifest]:
     """The manifests, or those of one kind: `only` is a key of ONLY, and `admission` one of ADMISSION, empty for none.
     `autoscaler` is None for none. `pod_scheduler`: the scheduler's process also schedules the pods that name it.
+    `monitoring`: the labels by which Prometheus selects ServiceMonitors and rules; None for no monitoring objects.
 
     `image` is what operator and operands run, this release's own when it is empty; `settings` are
     `path.to.field=value` of the policy's spec.
@@ -83,6 +87,10 @@ def installation(
         wanted += manifests(part) if asked[part] else []
     wanted += manifests(POD_SCHEDULER) if pod_scheduler else []
     wanted += autoscaler_manifests(manifests(AUTOSCALER), autoscaler) if autoscaler is not None else []
+    if monitoring is not None:
+        asked |= {AUTOSCALER: autoscaler is not None}
+        parts = ["gpu-operator", *(f"gpuplane-{part}" for part, there in asked.items() if there)]
+        wanted += monitoring_manifests(manifests(MONITORING), monitoring, parts)
     for manifest in wanted:
         if manifest["kind"] == "Deployment":
             for container in manifest["spec"]["template"]["spec"]["containers"]:
@@ -100,6 +108,8 @@ def installation(
             if webhook["name"].startswith("pods."):
                 webhook["failurePolicy"] = ADMISSION[admission]
         if manifest["kind"] == POLICY_KIND:
+            if monitoring is not None:
+                monitor_exporter(manifest["spec"], monitoring)
             for setting in settings:
                 _set(manifest["spec"], setting)
             decode(ClusterPolicy, manifest)
@@ -115,8 +125,8 @@ def repository(image: str) -> str:
 
 def everything() -> list[Manifest]:
     """All that an installation may have put on a cluster, in the order to apply."""
-    parts = (manifest for part in (*PARTS, POD_SCHEDULER) for manifest in manifests(part))
-    return [*crds(), *manifests(), *parts, *autoscaler_everything(manifests(AUTOSCALER))]
+    parts = (manifest for part in (*PARTS, POD_SCHEDULER, MONITORING) for manifest in manifests(part))
+    return [*crds(), *manifests(), *parts, *boards(), *autoscaler_everything(manifests(AUTOSCALER))]
 
 
 def removals(only: str | None = None) -> list[Manifest]:
