@@ -19,6 +19,7 @@ import msgspec
 from figures import show
 from gpuplane import names
 from gpuplane.scheduler.leader import Leader
+from gpuplane.scheduler.pods.gang import annotated_gang
 from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_pod
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.scheduler.reservation import ReservationEvent
@@ -61,7 +62,8 @@ async def measure(nodes: int, count: int, level: str, core: int) -> float:
     began = time.process_time()
     for members in gangs:
         assert members[0].gang is not None
-        decision = leader.pods.gangs.placer.place(members[0].gang, members)
+        declared = annotated_gang(members[0].gang)
+        decision = leader.pods.gangs.placer.place(declared, members)
         assert len(decision.places) == SIZE, decision.message
         for place in decision.places:
             assert place.pod.info is not None

@@ -12,10 +12,11 @@ import contextlib
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from gpuplane.api.pod_groups import PluginPodGroup, WorkloadPodGroup
 from kubekit.api.core import Event, Pod
 from kubekit.kube import Conflict, NotFound, ServerError, Unreachable
 from kubekit.kube.codec import ListPage
@@ -34,11 +35,21 @@ class Fault(Enum):
     SLOW_AFTER = "does it, then waits"
 
 
+POD_GROUPS: Final = {kind: f"podgroups.{kind.RESOURCE.group}" for kind in (PluginPodGroup, WorkloadPodGroup)}
+"""The names of the two kinds of PodGroups, which have one plural. Other kinds have the name of their plural."""
+
+
+def table(kind: Any) -> str:
+    """The name under which the objects of a kind are stored."""
+    return POD_GROUPS.get(kind) or kind.RESOURCE.plural
+
+
 class FakeApi:
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {
             name: {} for name in ("pods", "nodes", "gpunodes", "configmaps", "namespaces", "poddisruptionbudgets")
         }
+        self.objects |= {table: {} for table in POD_GROUPS.values()}
         self.faults: list[Fault] = []
         self.blind = False
         self.late: list[Callable[[], None]] = []
@@ -190,7 +201,7 @@ class FakeClient:
 
     def _chosen(self, kind: Any, fields: str) -> list[dict[str, Any]]:
         _, _, name = fields.partition("metadata.name=")
-        found = self.api.objects[kind.RESOURCE.plural].values()
+        found = self.api.objects[table(kind)].values()
         return [obj for obj in found if not name or obj["metadata"]["name"] == name]
 
     def watch(
@@ -204,7 +215,7 @@ class FakeClient:
         bad: Any = None,
     ) -> AsyncGenerator[WatchEvent[Any], None]:
         queue: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
-        self.api._watchers.append((kind.RESOURCE.plural, queue))
+        self.api._watchers.append((table(kind), queue))
         seen = int(resource_version)
 
         async def follow() -> AsyncGenerator[WatchEvent[Any], None]:
@@ -219,7 +230,7 @@ class FakeClient:
     async def get(self, kind: Any, name: str, namespace: str | None = None) -> Any:
         if self.api.blind:
             raise Unreachable("cut")
-        obj = self.api.objects[kind.RESOURCE.plural].get(f"{namespace}/{name}" if namespace else name)
+        obj = self.api.objects[table(kind)].get(f"{namespace}/{name}" if namespace else name)
         if obj is None:
             raise NotFound("gone")
         return msgspec.convert(obj, kind, strict=False)
@@ -244,16 +255,16 @@ class FakeClient:
         key = f"{namespace}/{name}" if namespace else name
         if subresource == "status":
             return await self.api.write(lambda: self.api.patch_status(key, patch))
-        return await self.api.write(lambda: self.api.patch(kind.RESOURCE.plural, key, patch))
+        return await self.api.write(lambda: self.api.patch(table(kind), key, patch))
 
     async def delete(self, kind: Any, name: str, namespace: str, uid: str) -> None:
         def remove() -> None:
-            known = self.api.objects[kind.RESOURCE.plural].get(f"{namespace}/{name}")
+            known = self.api.objects[table(kind)].get(f"{namespace}/{name}")
             if known is None:
                 raise NotFound("gone")
             if known["metadata"]["uid"] != uid:
                 raise Conflict("another uid")
-            self.api.remove(kind.RESOURCE.plural, f"{namespace}/{name}")
+            self.api.remove(table(kind), f"{namespace}/{name}")
 
         await self.api.write(remove)
 

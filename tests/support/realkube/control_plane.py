@@ -21,7 +21,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -54,15 +54,26 @@ class ControlPlane:
     """One cluster's control plane. `fake_nodes` keeps nodes without a kubelet alive for a day; without them there is a
     machine, and the API server reaches webhooks in pods.
 
-    `scheduler_config` is a KubeSchedulerConfiguration's path; its kubeconfig is filled in.
+    `scheduler_config` is a KubeSchedulerConfiguration's path; its kubeconfig is filled in. `features` are feature gates
+    of the API server to enable, and `apis` further versions for it to serve, as `scheduling.k8s.io/v1alpha2`.
     """
 
-    def __init__(self, directory: Path, *, fake_nodes: bool = True, scheduler_config: Path | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        fake_nodes: bool = True,
+        scheduler_config: Path | None = None,
+        features: Sequence[str] = (),
+        apis: Sequence[str] = (),
+    ) -> None:
         self.directory = directory
         self.pki = directory / "pki"
         self.logs = directory / "logs"
         self.fake_nodes = fake_nodes
         self.scheduler_config = scheduler_config
+        self.features = features
+        self.apis = apis
         self._file = directory / "cluster.json"
         self.state = self._load()
 
@@ -189,6 +200,8 @@ class ControlPlane:
             f"--audit-log-path={self.audit_log}",
             "--audit-log-maxsize=10000",  # MB; one file, however long the tests run
             "--profiling=false",
+            *([f"--feature-gates={','.join(f'{name}=true' for name in self.features)}"] if self.features else []),
+            *([f"--runtime-config={','.join(f'{name}=true' for name in self.apis)}"] if self.apis else []),
         ]
 
     def _audit_policy(self) -> Path:

@@ -56,6 +56,8 @@ GANG_PREFERRED_TOPOLOGY_ANNOTATION: Final = "gpuplane.dev/gang-preferred-topolog
 GANG_TIMEOUT_ANNOTATION: Final = "gpuplane.dev/gang-timeout-seconds"  # the longest time that a part of it may hold GPUs
 # On a pod, written by its Binding: the beginnings of the uids of the pods that were bound with it, with commas.
 GANG_ROUND_ANNOTATION: Final = "gpuplane.dev/gang-round"
+# On a pod: its PodGroup, as scheduler-plugins spells it; that object has the size of the gang.
+POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 NVLINK_LABEL: Final = "nvidia.com/gpu.clique"  # on a node: the NVLink domain of several nodes that it belongs to
 
 # -- defragmentation: annotations of pods that may be evicted after a place for their replacement is reserved ----------

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gpuplane import names
 from gpuplane.scheduler.pods import gang_members
+from gpuplane.scheduler.pods.gang import Gang
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from packages.gpuplane.tests.extender.test_histories import DAY, PODS, live, random_step, step
 from packages.gpuplane.tests.pod_scheduler.test_histories import SchedulerHistory
@@ -59,8 +60,9 @@ class GangHistory(SchedulerHistory):
             assert not gang_members.half_bound(members), f"gang {key} is half bound"
             waiting = [pod for pod in members if not pod.spec.node_name]
             if len(waiting) >= SIZE and len(waiting) == len(members):
-                gang = waiting[0].gang
-                assert gang is not None
+                assert waiting[0].gang is not None
+                gang = pods.groups.gang(key[0], waiting[0].gang)
+                assert isinstance(gang, Gang)
                 assert not pods.gangs.placer.place(gang, waiting[:SIZE]).places, f"gang {key} fits, and waits"
         waits = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}" for pod in self.waiting()}
         assert len(pods.model.queue) == len(waits), "the queue has the pods that wait, and no others"

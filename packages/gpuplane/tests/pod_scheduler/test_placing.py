@@ -142,9 +142,9 @@ async def test_a_pod_that_is_not_supported_holds_up_no_equal_pod(cluster: World,
 
 async def test_a_pod_group_waits_and_says_so(cluster: World, running: Running) -> None:
     await cluster.node("n1", 2)
-    labels = {"scheduling.x-k8s.io/pod-group": "training"}
-    await cluster.pod(ours(gpu_pod("a", (30, 20), metadata={"labels": labels})))
-    assert "pod groups" in await refused(cluster, "a")
+    annotations = {"scheduling.k8s.io/group-name": "training"}  # Volcano's
+    await cluster.pod(ours(gpu_pod("a", (30, 20), metadata={"annotations": annotations})))
+    assert "pod groups (scheduling.k8s.io/group-name)" in await refused(cluster, "a")
 
 
 async def test_the_extender_sees_what_the_scheduler_holds_and_the_other_way_round(

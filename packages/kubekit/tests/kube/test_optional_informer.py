@@ -19,6 +19,8 @@ async def test_a_kind_that_is_not_served_is_empty_until_it_is(harness, fault, hu
     assert not informer.served
     heard = asyncio.Queue()
     informer.add_handler(lambda old, new: heard.put_nowait((old is not None, new is not None)))
+    served = []
+    informer.on_served.append(lambda: served.append(informer.served))
     informer.start()
     await informer.synced()
     assert not informer.served and not informer.items() and not informer.error
@@ -30,7 +32,7 @@ async def test_a_kind_that_is_not_served_is_empty_until_it_is(harness, fault, hu
     async with asyncio.timeout(60):
         assert await heard.get() == (True, False), "its objects went with the kind"
         assert await heard.get() == (False, True)
-    assert informer.served and not [one for one in caplog.records if one.levelname == "WARNING"]
+    assert served == [True, False, True] and not [one for one in caplog.records if one.levelname == "WARNING"]
     await informer.stop()
 
 

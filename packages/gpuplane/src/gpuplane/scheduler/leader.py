@@ -130,8 +130,8 @@ class Leader:
             group.create_task(self.cluster.run())
             group.create_task(self.quotas.run())
             if self.pods is not None:
-                group.create_task(self.pods.namespaces.run())
-                group.create_task(self.pods.budgets.run())
+                for informer in self.pods.informers:
+                    group.create_task(informer.run())
 
     async def lead(self, ready: Callable[[], None], version: str = "") -> None:
         """Decide until cancelled, while `follow` runs; `ready` is called when the first pod may be decided.
@@ -144,7 +144,7 @@ class Leader:
             self._leads = True
             self._report_what_stands()
             if self.pods is not None:
-                await asyncio.gather(self.pods.namespaces.synced(), self.pods.budgets.synced())
+                await asyncio.gather(*(informer.synced() for informer in self.pods.informers))
             await self.cluster.synced()
             await self.quotas.synced()
             if version:

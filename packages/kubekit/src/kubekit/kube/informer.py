@@ -84,6 +84,7 @@ class Informer(Generic[K]):
         self.events = 0
         self.error = ""  # what hinders it now, "" when nothing does
         self.served = not optional  # whether the last list or watch found the kind
+        self.on_served: list[Callable[[], None]] = []  # called when `served` has changed
         self._optional = optional
         self._client = client
         self._where = (namespace, labels, fields)
@@ -206,19 +207,25 @@ class Informer(Generic[K]):
         self._version = version
         self._progressed.set()
         self.lists += 1
-        self.served = True
+        self._set_served(served=True)
         self._well()
         self._synced.set()
 
     def _not_served(self) -> None:
         """Forget all objects: the server has none of the kind."""
-        if self.served:
-            log.info("kind not served any more informer=%s", self.name)
-        self.served, self._version = False, ""
+        self._version = ""
         self._cache.begin()
         self._tell(self._cache.finish())
+        self._set_served(served=False)
         self._well()
         self._synced.set()
+
+    def _set_served(self, *, served: bool) -> None:
+        if served != self.served:
+            log.info("kind %s informer=%s", "served" if served else "not served any more", self.name)
+            self.served = served
+            for call in self.on_served:
+                call()
 
     async def _watch(self) -> None:
         started = self._clock.now()

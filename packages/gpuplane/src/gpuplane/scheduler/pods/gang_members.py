@@ -6,17 +6,17 @@ with the pods of its round, so a scheduler that starts again finds half bound ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from gpuplane.api.upgrade import unix_time
-from gpuplane.scheduler.pods.gang import Gang, digest
+from gpuplane.scheduler.pods.gang import Gang, GangSource, digest
 from gpuplane.scheduler.pods.objects import ScheduledPod
 
-GangKey = tuple[str, str]
-"""Namespace and name of a gang."""
+GangKey = tuple[str, GangSource, str]
+"""Namespace, source and name of a gang: an annotation and a PodGroup of the same name are two gangs."""
 
 
 class GangNeeds(msgspec.Struct, frozen=True):
@@ -51,20 +51,20 @@ class GangMembers:
 
 def key_of(pod: ScheduledPod) -> GangKey | None:
     """Return the gang that the pod belongs to."""
-    return (pod.metadata.namespace, pod.gang.name) if pod.gang is not None else None
+    return (pod.metadata.namespace, pod.gang.source, pod.gang.name) if pod.gang is not None else None
 
 
-def needs(pod: ScheduledPod, pods: Sequence[ScheduledPod], is_bound: Callable[[ScheduledPod], bool]) -> GangNeeds:
+def needs(
+    pod: ScheduledPod, gang: Gang, pods: Sequence[ScheduledPod], is_bound: Callable[[ScheduledPod], bool]
+) -> GangNeeds:
     """Return what has to be placed for a pod of a gang.
 
     Args:
         pods: all pods of the gang.
         is_bound: whether a pod is bound, or its Binding is on its way.
     """
-    gang = pod.gang
-    assert gang is not None
     live = [one for one in pods if not one.metadata.deletion_timestamp]
-    if any(one.gang != gang for one in live):
+    if any(one.gang != pod.gang for one in live):
         return GangNeeds(
             message=f"gang {gang.name}: its pods differ in size, topology or time-out; cure: make them equal"
         )
@@ -107,9 +107,3 @@ def seconds_half_bound(pods: Iterable[ScheduledPod], now: str) -> float:
     """Return for how long the first of these pods has been bound."""
     end = unix_time(now) or 0.0
     return max((end - begin for pod in pods if (begin := unix_time(pod.bound_at)) is not None), default=0.0)
-
-
-def timeout_of(pods: Iterable[ScheduledPod]) -> float:
-    """Return the shortest time-out that pods of a gang say."""
-    gangs: Iterator[Gang] = (pod.gang for pod in pods if pod.gang is not None)
-    return float(min((gang.timeout for gang in gangs), default=0))

@@ -18,7 +18,7 @@ import msgspec
 
 from gpuplane.scheduler.cluster import NO_GPUS, Cluster
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.pods import gang_topology
+from gpuplane.scheduler.pods import gang_minimum, gang_topology
 from gpuplane.scheduler.pods.decide import Decision, choose_node
 from gpuplane.scheduler.pods.gang import GPU, Gang
 from gpuplane.scheduler.pods.gang_topology import Domain, DomainRoom
@@ -75,6 +75,8 @@ class GangPlacer:
         Args:
             bound: pods of the gang that have a node already; a required topology holds for them too.
         """
+        if not bound and (lacking := gang_minimum.lacking(gang.minimum, self._cache)):
+            return GangDecision(message=f"gang {gang.name}: {lacking}", causes=_ROOM_CAUSES)
         required: list[Domain | None] = [None]
         if gang.required:
             rooms = self._rooms(gang.required, pods[0])

@@ -18,7 +18,8 @@ from gpuplane.scheduler.binding import Binder
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods import gang_members
 from gpuplane.scheduler.pods.evict import Evictor
-from gpuplane.scheduler.pods.gang import round_text
+from gpuplane.scheduler.pods.gang import Gang, GangSource, round_text
+from gpuplane.scheduler.pods.gang_groups import GangGroups
 from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers, key_of
 from gpuplane.scheduler.pods.gang_placing import GangDecision, GangPlace, GangPlacer, failed
 from gpuplane.scheduler.pods.model import PodModel
@@ -51,6 +52,7 @@ class GangScheduler:
         model: PodModel,
         members: GangMembers,
         placer: GangPlacer,
+        groups: GangGroups,
         *,
         binder: Binder,
         reservations: Reservations,
@@ -64,6 +66,7 @@ class GangScheduler:
         self._model = model
         self.members = members
         self.placer = placer
+        self._groups = groups
         self._binder = binder
         self._reservations = reservations
         self._filtering = filtering
@@ -75,28 +78,37 @@ class GangScheduler:
         self._timers: dict[GangKey, Timer] = {}
         self._dissolving: set[GangKey] = set()
 
-    def schedule(self, entry: QueueEntry, pod: ScheduledPod) -> None:
-        """Place the pod and those that have to start with it, or refuse them."""
+    def schedule(self, entry: QueueEntry, pod: ScheduledPod) -> bool:
+        """Place the pod and those that have to start with it, or refuse them; False for a pod to decide by itself."""
         key = key_of(pod)
         assert key is not None and pod.gang is not None
+        gang = self._groups.gang(pod.metadata.namespace, pod.gang)
+        if isinstance(gang, Gang) and gang.alone:
+            return False
         pods = self.members.of(key)
-        needs = gang_members.needs(pod, pods, self._is_bound)
+        if isinstance(gang, str):
+            self._refuse_all({pod.metadata.uid: entry}, pods, GangDecision(message=gang, causes=frozenset({GANG})))
+        else:
+            self._schedule(gang, entry, pod, pods)
+        return True
+
+    def _schedule(self, gang: Gang, entry: QueueEntry, pod: ScheduledPod, pods: list[ScheduledPod]) -> None:
+        key = key_of(pod)
+        needs = gang_members.needs(pod, gang, pods, self._is_bound)
         if key in self._dissolving or self._is_overdue(gang_members.half_bound(pods)):
-            needs = gang_members.GangNeeds(message=f"gang {pod.gang.name}: its bound pods are being evicted")
+            needs = gang_members.GangNeeds(message=f"gang {gang.name}: its bound pods are being evicted")
         entries = {pod.metadata.uid: entry}
         for other in needs.together:
             if other.metadata.uid != pod.metadata.uid and other.info is not None:
                 taken = self._model.queue.take(other.info.key)
                 if taken is None:  # it is gated, or its Binding failed just now
-                    needs = gang_members.GangNeeds(
-                        message=f"gang {pod.gang.name}: pod {other.metadata.name} is not ready"
-                    )
+                    needs = gang_members.GangNeeds(message=f"gang {gang.name}: pod {other.metadata.name} is not ready")
                     break
                 entries[other.metadata.uid] = taken
         decision = GangDecision(message=needs.message, causes=frozenset({GANG}))
         if needs.together:
             bound = [one for one in pods if self._is_bound(one) and not one.metadata.deletion_timestamp]
-            decision = self._decide(pod, needs.together, bound)
+            decision = self._decide(gang, needs.together, bound)
         reserved: list[tuple[GangPlace, Reservation]] = []
         if decision.places:
             try:
@@ -115,10 +127,9 @@ class GangScheduler:
         for place, reservation in reserved:
             self._bind(entries[reservation.uid], place.pod, reservation)
 
-    def _decide(self, pod: ScheduledPod, together: tuple[ScheduledPod, ...], bound: list[ScheduledPod]) -> GangDecision:
-        assert pod.gang is not None
+    def _decide(self, gang: Gang, together: tuple[ScheduledPod, ...], bound: list[ScheduledPod]) -> GangDecision:
         try:
-            return self.placer.place(pod.gang, together, bound)
+            return self.placer.place(gang, together, bound)
         except KubekitError as error:
             return failed(error)
 
@@ -157,13 +168,30 @@ class GangScheduler:
             if waiting and (new is None or new.spec.node_name):
                 self._wake(waiting)
 
+    def group_changed(self, key: GangKey) -> None:
+        """Wake the pods of a gang whose PodGroup came, changed or went."""
+        if waiting := {pod.metadata.uid for pod in self.members.of(key) if not pod.spec.node_name}:
+            self._wake(waiting)
+
+    def kind_changed(self, source: GangSource) -> None:
+        """Wake the pods of all gangs with such a PodGroup: the API server serves the kind now, or serves it no more."""
+        for key in self.members.names():
+            if key[1] is source:
+                self.group_changed(key)
+
     def _wake(self, waiting: set[str]) -> None:
         queue, now = self._model.queue, self._clock.now()
         if queue.notify(ClusterEvent.POD_CHANGED, "", now, lambda entry: entry.pod.uid in waiting):
             self._model.wake()
 
     def _is_overdue(self, bound: list[ScheduledPod]) -> bool:
-        return gang_members.seconds_half_bound(bound, self._clock.wall()) > gang_members.timeout_of(bound)
+        return gang_members.seconds_half_bound(bound, self._clock.wall()) > self._timeout(bound)
+
+    def _timeout(self, bound: Iterable[ScheduledPod]) -> float:
+        return min(
+            (self._groups.timeout(pod.metadata.namespace, pod.gang) for pod in bound if pod.gang is not None),
+            default=0.0,
+        )
 
     def _watch(self, key: GangKey) -> None:
         """Set or stop the timer of a gang by what is known now."""
@@ -175,7 +203,7 @@ class GangScheduler:
                 self._timers.pop(key).cancel()
         elif timer is None and self._leads:
             passed = gang_members.seconds_half_bound(bound, self._clock.wall())
-            left = max(0.0, gang_members.timeout_of(bound) - passed) + LOOK_SECONDS
+            left = max(0.0, self._timeout(bound) - passed) + LOOK_SECONDS
             self._timers[key] = self._clock.call_later(left, lambda: self._overdue(key))
 
     def _overdue(self, key: GangKey) -> None:
@@ -183,18 +211,18 @@ class GangScheduler:
         bound = gang_members.half_bound(self.members.of(key))
         if bound:
             self._dissolving.add(key)
-            self._start(self._dissolve(key, bound), f"dissolve gang {key[0]}/{key[1]}")
+            self._start(self._dissolve(key, bound), f"dissolve gang {key[0]}/{key[2]}")
 
     async def _dissolve(self, key: GangKey, bound: list[ScheduledPod]) -> None:
         """Evict the bound pods of a gang whose time-out has passed."""
-        log.warning("gang half bound at its time-out, evicting gang=%s/%s pods=%d", *key, len(bound))
-        text = f"gang {key[1]}: not all of its pods were bound in time"
+        log.warning("gang half bound at its time-out, evicting gang=%s/%s pods=%d", key[0], key[2], len(bound))
+        text = f"gang {key[2]}: not all of its pods were bound in time"
         try:
             for pod in bound:
                 if pod.info is not None:
                     await self._evictor.evict_of_gang(pod.info, text)
         except KubekitError as error:
-            log.warning("gang not evicted yet gang=%s/%s: %s", *key, error)
+            log.warning("gang not evicted yet gang=%s/%s: %s", key[0], key[2], error)
         finally:
             self._watch(key)  # looks again until a watch has delivered that they leave
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from gpuplane import names
-from gpuplane.scheduler.pods.gang import Gang, gang_of, round_of
+from gpuplane.scheduler.pods.gang import DeclaredGang, declared_gang, round_of
 from gpuplane.scheduler.pods.movable import MoveOrder, controller_of, order_of, stays
 from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.scheduler.transforms import CachedNode, CachedPod, transform_any_pod, transform_node
@@ -35,8 +36,8 @@ class ScheduledPod(CachedPod):
     `ours`: it names this scheduler. `trouble`: why it cannot be placed whatever the cluster has. `said`: reason and
     message of its condition PodScheduled, if that is False. `kind` is equal for pods that are decided alike.
 
-    `gang` is the one it belongs to. Of a bound pod of a gang, `gang_round` are the digests of the pods that were bound
-    with it, and `bound_at` is the time of its Binding.
+    `gang` is the one that it declares. Of a bound pod of a gang, `gang_round` are the digests of the pods that were
+    bound with it, and `bound_at` is the time of its Binding.
 
     `owner` is the uid of its controller. Of a bound pod, `stays` says why it may not be moved (empty: it may), `order`
     is the order to move it, and `moved_at` the time at which the pod was evicted that it replaces. A bound pod has a
@@ -48,7 +49,7 @@ class ScheduledPod(CachedPod):
     trouble: str = ""
     said: tuple[str, str] = ("", "")
     kind: bytes = b""
-    gang: Gang | None = None
+    gang: DeclaredGang | None = None
     gang_round: tuple[str, ...] = ()
     bound_at: str = ""
     owner: str = ""
@@ -82,7 +83,7 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
                 info = shared_parts(compile_pod(data))
             except (InvalidInput, KeyError, TypeError, AttributeError, ValueError) as error:
                 log.warning("pod cannot be read pod=%s/%s: %s", raw.metadata.namespace, raw.metadata.name, error)
-        gang, wrong = _gang(pod) if ours or bound else (None, "")
+        gang, wrong = _gang(meta, raw.spec) if ours or bound else (None, "")
         if ours:
             trouble = unsupported(meta, raw.spec) or _invalid(pod, info) or wrong
         if cached is None:
@@ -146,10 +147,10 @@ def _invalid(pod: Pod, info: PodInfo | None) -> str:
     return ""
 
 
-def _gang(pod: Pod) -> tuple[Gang | None, str]:
-    """Return the gang that the pod belongs to, and what is wrong with its annotations."""
+def _gang(metadata: dict[str, Any], spec: dict[str, Any]) -> tuple[DeclaredGang | None, str]:
+    """Return the gang that the pod declares, and what is wrong with the declaration."""
     try:
-        return gang_of(pod.metadata.annotations), ""
+        return declared_gang(metadata, spec), ""
     except InvalidInput as error:
         return None, str(error)
 

@@ -27,6 +27,7 @@ from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.decide import Decision, choose_node
 from gpuplane.scheduler.pods.evict import Evictor, read_budgets
+from gpuplane.scheduler.pods.gang_groups import GangGroups
 from gpuplane.scheduler.pods.gang_members import GangMembers
 from gpuplane.scheduler.pods.gang_placing import GangPlacer
 from gpuplane.scheduler.pods.gang_scheduling import GangScheduler
@@ -86,11 +87,18 @@ class PodScheduler:
         self._preemption = GPUPreemption(self.model.cache, cluster, filtering, Preemption(cluster, filtering))
         self._evictor = Evictor(client, clock, self.model, self._reporter)
         self._members = GangMembers()
+        self.groups = GangGroups(
+            client,
+            clock,
+            lambda key: self.gangs.group_changed(key),
+            lambda source: self.gangs.kind_changed(source),
+        )
         self.gangs = GangScheduler(
             clock,
             self.model,
             self._members,
             GangPlacer(self.model.cache, cluster, filtering, self._ranking),
+            self.groups,
             binder=binder,
             reservations=reservations,
             filtering=filtering,
@@ -108,6 +116,11 @@ class PodScheduler:
         self._refused_at: tuple[int, ...] = ()
         reservations.on_end.append(self._reservation_ended)
         cluster.on_pod.append(self._pod_seen)
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        """Return what has to run, and be synced, before `run`."""
+        return self.namespaces, self.budgets, *self.groups.informers.values()
 
     @property
     def bindings_in_flight(self) -> int:
@@ -170,8 +183,7 @@ class PodScheduler:
         if entry.attempts == 1:
             self._policies.seen(pod.request)
         began = time.perf_counter()
-        if pod.gang is not None and not pod.trouble:
-            self.gangs.schedule(entry, pod)
+        if pod.gang is not None and not pod.trouble and self.gangs.schedule(entry, pod):
             self.counts.decided(time.perf_counter() - began)
             return False
         decision = self.decide(pod)

@@ -15,7 +15,7 @@ _ANYWHERE: Final = frozenset(
         *("nfs", "cephfs", "glusterfs", "gitRepo"),
     )
 )
-_GROUP_LABELS: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+_GROUP_LABELS: Final = ("pod-group.scheduling.sigs.k8s.io",)  # of scheduler-plugins before its PodGroup was an object
 _GROUP_ANNOTATIONS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 CURE: Final = "give the pod to default-scheduler"
 
@@ -39,8 +39,8 @@ def _claims(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _groups(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[str]:
-    if spec.get("workloadRef") or spec.get("schedulingGroup"):
-        yield "pods of a Workload that start together"
+    if spec.get("workloadRef"):  # replaced in Kubernetes 1.36 by schedulingGroup
+        yield "workloadRef of Kubernetes 1.35"
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     named = [name for name in _GROUP_LABELS if name in labels] + [
         one for one in _GROUP_ANNOTATIONS if one in annotations

@@ -1,0 +1,117 @@
+"""Two gangs of 8 that want the same 12 GPUs, for each way to declare a gang, on a real control plane.
+
+The pod scheduler runs as a process under its own account. It starts before the API server has scheduler-plugins' kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gpuplane.scheduler.pods.gang import GangSource
+from kubekit.api.core import CustomResourceDefinition, Node, Pod
+from kubekit.kube import Client, NotFound
+from tests.support.extender_world import gpu_pod
+from tests.support.pod_groups import create_group, definition, join_gang
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.watching import until_objects
+from tests.support.scheduled_pods import ours, reasons
+from tests.support.share_burst import add_nodes, extending, free_port, verdict
+from tests.support.until import until
+
+SIZE: Final = 8
+RACK: Final = "kubernetes.io/hostname"
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
+    """A control plane with Kubernetes' own PodGroups."""
+    made = ControlPlane(
+        tmp_path / "plane",
+        features=("GenericWorkload", "TopologyAwareWorkloadScheduling"),
+        apis=("scheduling.k8s.io/v1alpha2",),
+    )
+    try:
+        made.start(print)
+    except Unavailable as problem:
+        pytest.skip(f"no real cluster: {problem}")
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+async def test_two_gangs_that_want_the_same_gpus(plane: ControlPlane) -> None:
+    async with (
+        Client.connect(plane.kubeconfig) as client,
+        extending(client, plane.kubeconfig, free_port(), pod_scheduler=True),
+    ):
+        await add_nodes(client, 3, 4)
+        for source in (GangSource.ANNOTATIONS, GangSource.WORKLOAD_GROUP, GangSource.PLUGIN_GROUP):
+            await _one_runs_and_the_other_waits(client, source)
+        await _a_topology_of_kubernetes(client)
+
+
+async def _one_runs_and_the_other_waits(client: Client, source: GangSource) -> None:
+    gangs = tuple(f"{name}-{source.name.lower().replace('_', '-')}" for name in ("one", "two"))
+    for at in range(SIZE):  # mixed, as two controllers would make them
+        for gang in gangs:
+            pod = ours(gpu_pod(f"{gang}-{at}", (100, 0)), terminationGracePeriodSeconds=0)
+            await client.create(join_gang(pod, source, gang, SIZE), resource=Pod.RESOURCE)
+    if source is not GangSource.ANNOTATIONS:
+        missing = "does not serve" if source is GangSource.PLUGIN_GROUP else "its PodGroup does not exist yet"
+        await until_objects(client, Pod, lambda pods: all(any(missing in one for one in reasons(pod)) for pod in pods))
+    if source is GangSource.PLUGIN_GROUP:
+        await client.apply(definition(source), "test", resource=CustomResourceDefinition.RESOURCE)
+    for gang in gangs if source is not GangSource.ANNOTATIONS else ():
+        await until_created(client, source, gang)
+    await until_objects(client, Pod, lambda pods: sum(bool(pod.spec.node_name) for pod in pods) == SIZE)
+    text = "4 of 8 pods have room together"
+    pods = await until_objects(
+        client,
+        Pod,
+        lambda pods: pods if any(text in one for pod in pods for one in reasons(pod)) else [],
+    )
+    first = {pod.metadata.name.rpartition("-")[0] for pod in pods if pod.spec.node_name}
+    assert len(first) == 1 and first < set(gangs), "no half gangs"
+    assert await verdict(client) == []
+    for bound in [pod for pod in pods if pod.spec.node_name]:
+        await client.delete(Pod, bound.metadata.name, "default", grace_seconds=0)
+    await until_objects(client, Pod, lambda pods: len(pods) == SIZE and all(pod.spec.node_name for pod in pods))
+    assert await verdict(client) == []
+    await _delete_all(client)
+
+
+async def until_created(client: Client, source: GangSource, gang: str) -> None:
+    """Create the group once the API server serves the kind."""
+
+    async def created() -> bool:
+        await create_group(client, source, gang, SIZE)
+        return True
+
+    await until(created, ignored=NotFound)
+
+
+async def _a_topology_of_kubernetes(client: Client) -> None:
+    """A gang of four fits one node; the label is that of the node's name."""
+    for at in range(3):
+        name = f"gpu-{at:02}"
+        await client.patch(Node, name, {"metadata": {"labels": {RACK: name}}})
+    await create_group(client, GangSource.WORKLOAD_GROUP, "near", 4, rack=RACK)
+    for at in range(4):
+        pod = ours(gpu_pod(f"near-{at}", (100, 0)), terminationGracePeriodSeconds=0)
+        await client.create(join_gang(pod, GangSource.WORKLOAD_GROUP, "near", 4), resource=Pod.RESOURCE)
+    pods = await until_objects(
+        client, Pod, lambda pods: pods if len(pods) == 4 and all(pod.spec.node_name for pod in pods) else []
+    )
+    assert len({pod.spec.node_name for pod in pods}) == 1
+
+
+async def _delete_all(client: Client) -> None:
+    for pod in await client.list(Pod):
+        await client.delete(Pod, pod.metadata.name, "default", grace_seconds=0)
+    await until_objects(client, Pod, lambda pods: not pods)
