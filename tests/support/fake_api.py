@@ -47,7 +47,8 @@ def table(kind: Any) -> str:
 class FakeApi:
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, dict[str, Any]]] = {
-            name: {} for name in ("pods", "nodes", "gpunodes", "configmaps", "namespaces", "poddisruptionbudgets")
+            name: {}
+            for name in ("pods", "nodes", "gpunodes", "configmaps", "namespaces", "poddisruptionbudgets", "gpuqueues")
         }
         self.objects |= {table: {} for table in POD_GROUPS.values()}
         self.faults: list[Fault] = []

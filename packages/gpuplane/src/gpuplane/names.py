@@ -65,6 +65,9 @@ MOVABLE_ANNOTATION: Final = "gpuplane.dev/movable"  # "true", by the pod's autho
 MOVE_ANNOTATION: Final = "gpuplane.dev/move"  # on a pod that is to be moved: where to, for what, until when, as JSON
 MOVED_ANNOTATION: Final = "gpuplane.dev/moved-at"  # on a replacement, written by its Binding: when its pod was evicted
 
+# -- queues --------------------------------------------------------------------------------------------------------
+KUEUE_QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"  # on a pod: the LocalQueue of Kueue that it belongs to
+
 # -- shares --------------------------------------------------------------------------------------------------------
 # On a pod, written by its Binding: which GPUs its containers hold, and how much of each, as JSON.
 ASSIGNMENT_ANNOTATION: Final = "gpuplane.dev/assignment"

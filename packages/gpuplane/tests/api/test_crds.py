@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import SERVED, crds
 from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState
+from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.api.marks import FieldRule
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.schema import definition, rules_of, schema_of
@@ -152,6 +153,7 @@ SUBJECTS = {
     "GP125": mapping(gds=GROUP, driver=GROUP),
     "GP126": mapping(gdrcopy=GROUP, driver=GROUP),
     "GP127": mapping(default=FLAG, nodeSelector=st.sampled_from([None, {}, {"a": "b"}])),
+    "GP128": st.fixed_dictionaries({"metadata": st.just({"name": "x"}), "spec": mapping(parent=TEXT)}),
     "GP130": st.fixed_dictionaries({"state": st.sampled_from(["failed", "done"])}, optional={"reason": st.just("x")}),
     "GP131": mapping(
         stages=st.dictionaries(st.sampled_from([*StageName, "other"]), st.just({"state": "done"}), max_size=3)
@@ -210,7 +212,10 @@ def fill(kind, data):
     return data
 
 
-@pytest.mark.parametrize(("kind", "field"), [(ClusterPolicy, "spec"), (GPUNode, "status"), (NVIDIADriver, "spec")])
+KINDS_AND_FIELDS = [(ClusterPolicy, "spec"), (GPUNode, "status"), (GPUQueue, "spec"), (NVIDIADriver, "spec")]
+
+
+@pytest.mark.parametrize(("kind", "field"), KINDS_AND_FIELDS)
 def test_what_has_no_error_is_taken_by_the_api_server_and_decodes(kind, field):
     whole = schema(kind)
     server = structural(kind)

@@ -19,13 +19,20 @@ def info(name: str, node: str = "") -> PodInfo:
 
 
 class Cluster:
-    """The model, the client and the reporter of an Evictor: pods that wait, and what was deleted."""
+    """The model, its queues, the client and the reporter of an Evictor: pods that wait, and what was deleted."""
 
     def __init__(self) -> None:
         self.waiting = {"urgent"}
         self.deleted: list[str] = []
         self.withdrawn: list[str] = []
         self.urgent = ScheduledPod(info=info("urgent"))
+
+    @property
+    def fair(self) -> Cluster:
+        return self
+
+    def reclaims(self, pod: PodInfo, victim: PodInfo) -> str:
+        return ""
 
     def waits(self, pod: PodInfo) -> bool:
         return pod.name in self.waiting

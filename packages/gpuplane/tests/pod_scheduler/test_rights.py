@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from gpuplane import names
+from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.operator.installation import installation
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden
 from tests.support.extender_world import World, account_client, extender, gpu_pod
 from tests.support.scheduled_pods import bound, ours, refused
+from tests.support.until import until_objects
 
 
 @pytest.fixture
@@ -33,6 +35,8 @@ async def test_its_account_suffices_for_all_it_does(cluster: World, account: Cli
         await refused(cluster, "late")
         await cluster.end("a")
         await bound(cluster, "late")
+        await cluster.client.create({"metadata": {"name": "a"}, "spec": {}}, resource=GPUQueue.RESOURCE)
+        await until_objects(cluster.client, GPUQueue, lambda queues: [one for one in queues if one.status.observed])
 
 
 RUNNING: dict[str, Any] = {

@@ -142,6 +142,12 @@ CODES: Final[dict[str, Code]] = {
         "default: true\nnodeSelector: {pool: a100}",
         "nodeSelector: {pool: a100}",
     ),
+    "GP128": Code(
+        "queue that is its own parent",
+        "spec.parent of a GPUQueue names the queue above it. Empty is a queue at the top.",
+        "metadata: {name: research}\nspec: {parent: research}",
+        "metadata: {name: research}\nspec: {parent: science}",
+    ),
     "GP130": Code(
         "failed without reason", "A failed stage of a GPUNode names its reason. Only gpuplane writes GPUNodes."
     ),

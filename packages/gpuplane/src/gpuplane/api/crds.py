@@ -16,6 +16,7 @@ from typing import Any, Final
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.explanation import PodExplanation
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.api.nodefeature import NodeFeature, NodeFeatureRule
 from gpuplane.api.nvidiadriver import NVIDIADriver
 from gpuplane.api.schema import PrinterColumn, ServedKind, definition
@@ -69,6 +70,22 @@ SERVED: Final = (
             PrinterColumn("Pods", ".spec.pods"),
             PrinterColumn("Answered", ".status.answered", type="date"),
             PrinterColumn("Error", ".status.error"),
+        ),
+    ),
+    ServedKind(
+        kind=GPUQueue,
+        singular="gpuqueue",
+        status_subresource=True,
+        short_names=("gpq",),
+        columns=(
+            PrinterColumn("Parent", ".spec.parent"),
+            PrinterColumn("Weight", ".spec.weight", type="integer"),
+            PrinterColumn("Guaranteed", ".spec.guaranteed.gpus"),
+            PrinterColumn("GPUs", ".status.held.gpus"),
+            PrinterColumn("Borrowed", ".status.borrowed.gpus"),
+            PrinterColumn("Share", ".status.share"),
+            PrinterColumn("Waiting", ".status.waiting", type="integer"),
+            PrinterColumn("Message", ".status.message", wide=True),
         ),
     ),
     ServedKind(kind=NodeFeature, singular="nodefeature", defaults=False),

@@ -22,6 +22,7 @@ from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.effects import driver_without_effect, why_not, without_effect
 from gpuplane.api.finding import Finding
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.api.karpenter import AWSNodeTemplate, EC2NodeClass, NodePool, Provisioner
 from gpuplane.api.karpenter_aws_checks import class_problems
 from gpuplane.api.karpenter_checks import STATIC, pool_problems
@@ -52,7 +53,7 @@ POOLS: Final = (Provisioner, NodePool)
 CLASSES: Final = (AWSNodeTemplate, EC2NodeClass)
 KARPENTER: Final = (*POOLS, NodeClaim, *CLASSES, NodeOverlay)
 KINDS: Final[tuple[type[Any], ...]] = (
-    *(ClusterPolicy, GPUNode, NVIDIADriver, NodeFeature, NodeFeatureRule),
+    *(ClusterPolicy, GPUNode, GPUQueue, NVIDIADriver, NodeFeature, NodeFeatureRule),
     *KARPENTER,
 )
 """The kinds that can be checked."""

@@ -132,6 +132,7 @@ class Leader:
             if self.pods is not None:
                 for informer in self.pods.informers:
                     group.create_task(informer.run())
+                group.create_task(self.pods.queues.run())
 
     async def lead(self, ready: Callable[[], None], version: str = "") -> None:
         """Decide until cancelled, while `follow` runs; `ready` is called when the first pod may be decided.
@@ -145,6 +146,7 @@ class Leader:
             self._report_what_stands()
             if self.pods is not None:
                 await asyncio.gather(*(informer.synced() for informer in self.pods.informers))
+                await self.pods.queues.synced()
             await self.cluster.synced()
             await self.quotas.synced()
             if version:

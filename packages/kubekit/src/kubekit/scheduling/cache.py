@@ -9,7 +9,7 @@ Invariants (tests compare with a cache built from scratch):
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm, Requests
@@ -78,6 +78,9 @@ class SchedulerCache:
         self._hard_affinity_weight = hard_affinity_weight
         self.nodes: dict[str, ClusterNode] = {}
         self.pods: dict[str, PodInfo] = {}
+        self.counted: Callable[[PodInfo, int], None] | None = (
+            None  # called with 1 or -1 for each pod, placed or removed
+        )
         self.node_count = 0  # of those that exist
         self.priorities: Counter[int] = Counter()  # of placed pods
         self._nominations = 0
@@ -153,6 +156,8 @@ class SchedulerCache:
         else:
             node.pods.pop(pod.key, None)
         node.count(pod, sign)
+        if self.counted is not None:
+            self.counted(pod, sign)
         self.priorities[pod.priority] += sign
         if not self.priorities[pod.priority]:
             del self.priorities[pod.priority]
@@ -190,6 +195,12 @@ class SchedulerCache:
         self._nominations -= pod is not None
         self._drop_if_empty(node)
         return pod
+
+    def nominated_pods(self) -> list[PodInfo]:
+        """Return the pods that wait on a node for others to leave."""
+        if not self._nominations:
+            return []
+        return [pod for node in self.nodes.values() for pod in node.nominated.values()]
 
     @property
     def has_nominations(self) -> bool:

@@ -14,22 +14,22 @@ _MOST_NAMESPACES: Final = 1024
 
 
 class NamespaceTurns:
-    """Ranks for each priority of its own: pods of higher priority are always first."""
+    """Ranks for each lane and priority of its own: in a lane, pods of higher priority are always first."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, str], int] = {}
-        self._served: dict[int, int] = {}
+        self._last: dict[tuple[str, int, str], int] = {}
+        self._served: dict[tuple[str, int], int] = {}
 
-    def rank(self, priority: int, namespace: str) -> int:
+    def rank(self, lane: str, priority: int, namespace: str) -> int:
         """Return the rank of a pod that is ready now; the lowest rank is served first."""
-        served = self._served.get(priority, 0)
-        rank = max(self._last.get((priority, namespace), 0), served) + 1
-        self._last[priority, namespace] = rank
+        served = self._served.get((lane, priority), 0)
+        rank = max(self._last.get((lane, priority, namespace), 0), served) + 1
+        self._last[lane, priority, namespace] = rank
         if len(self._last) > _MOST_NAMESPACES:
             # A rank that was served already is the same as none.
-            self._last = {key: last for key, last in self._last.items() if last > self._served.get(key[0], 0)}
+            self._last = {key: last for key, last in self._last.items() if last > self._served.get(key[:2], 0)}
         return rank
 
-    def serve(self, priority: int, rank: int) -> None:
+    def serve(self, lane: str, priority: int, rank: int) -> None:
         """Record that a pod of this rank has its turn."""
-        self._served[priority] = max(rank, self._served.get(priority, 0))
+        self._served[lane, priority] = max(rank, self._served.get((lane, priority), 0))

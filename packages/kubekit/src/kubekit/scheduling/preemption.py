@@ -59,22 +59,24 @@ def plan(
     *,
     dry_run: Callable[[ClusterNode], Candidate | Failure] | None = None,
     most: int = 0,
+    by_priority: bool = True,
 ) -> PreemptionPlan:
     """Dry-runs preemption on the nodes where taking pods off could help.
 
     Args:
         dry_run: the victims on a node, or why none help; by default those that the filters need.
         most: nodes with victims to find; 0 for kube-scheduler's number.
+        by_priority: whether only pods of lower priority are victims; else `dry_run` decides which pods are.
     """
     if not pod.may_preempt:
         return PreemptionPlan(message=NEVER)
     there = found.failures.get(pod.nominated)
     # A node that no eviction helps, such as a cordoned one, is not worth waiting for.
-    if pod.nominated and (there is None or there.resolvable) and _still_leaving(pod, cache):
+    if pod.nominated and (there is None or there.resolvable) and _still_leaving(pod, cache, by_priority):
         return PreemptionPlan(message=WAITING)
     candidates: list[Candidate] = []
     verdicts: dict[str, Failure] = dict.fromkeys(found.failures, NOT_HELPFUL)
-    victims = any(priority < pod.priority for priority in cache.priorities)
+    victims = not by_priority or any(priority < pod.priority for priority in cache.priorities)
     wanted = most or max(_MIN_CANDIDATES, found.total // 10)
     for name, failure in found.failures.items():
         if not failure.resolvable:
@@ -98,9 +100,10 @@ def plan(
     return PreemptionPlan(message=available(found.total, counts))
 
 
-def _still_leaving(pod: PodInfo, cache: SchedulerCache) -> bool:
+def _still_leaving(pod: PodInfo, cache: SchedulerCache, by_priority: bool) -> bool:
     node = cache.nodes.get(pod.nominated)
-    return node is not None and any(other.terminating and other.priority < pod.priority for other in node.pods.values())
+    leaving = [other for other in node.pods.values() if other.terminating] if node is not None else []
+    return any(not by_priority or other.priority < pod.priority for other in leaving)
 
 
 def _importance(pod: PodInfo) -> tuple[int, str]:

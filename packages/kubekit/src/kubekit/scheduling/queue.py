@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -24,6 +24,7 @@ FLUSH_AFTER_S: Final = 300.0
 EXTENDER: Final = "Extender"
 GPUS: Final = "GPUs"  # no GPU of the node has room
 GPU_QUOTA: Final = "GPUQuota"
+QUEUE_LIMIT: Final = "QueueLimit"  # the pod's queue may not hold more
 UNSUPPORTED: Final = "Unsupported"  # the scheduler cannot decide about what the pod requests
 GANG: Final = "Gang"  # other pods have to be there too
 ERROR: Final = "Error"
@@ -56,6 +57,7 @@ _WAKES: Final[dict[str, frozenset[ClusterEvent]]] = {
     GPUS: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.GPU_FREED}),
     GPU_QUOTA: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_LABELS, ClusterEvent.GPU_FREED})
     | {ClusterEvent.QUOTA_CHANGED},
+    QUEUE_LIMIT: frozenset({ClusterEvent.POD_GONE, ClusterEvent.QUOTA_CHANGED}),
     UNSUPPORTED: frozenset(),
     GANG: frozenset(),  # the next pod of the gang is tried, and all others with it
     ERROR: frozenset(),  # comes back by itself, after its backoff
@@ -76,6 +78,17 @@ class QueueEntry(msgspec.Struct, eq=False):
 
 
 Timed = tuple[float, int, QueueEntry]  # due, the ticket it was issued with, what
+Ranked = tuple[int, float, int, QueueEntry]  # priority (negative), rank, ticket, what
+
+
+class Lanes(Protocol):
+    """Divides the pods of a queue into lanes with an order of their own, and chooses the lane that is next."""
+
+    def lane(self, pod: PodInfo) -> str:
+        """Return the lane of a pod."""
+
+    def next(self, lanes: Mapping[str, float]) -> str:
+        """Return the lane to take a pod from; of each the place in line of its first pod, the lowest came first."""
 
 
 class Queue:
@@ -85,12 +98,14 @@ class Queue:
 
     Args:
         turns: shares the turns of one priority among namespaces, first come first served within each.
+        lanes: divides the pods; without it all are in one lane.
     """
 
-    def __init__(self, turns: NamespaceTurns | None = None) -> None:
+    def __init__(self, turns: NamespaceTurns | None = None, lanes: Lanes | None = None) -> None:
         self._turns = turns
+        self._lanes = lanes
         self._entries: dict[str, QueueEntry] = {}
-        self._active: list[tuple[int, float, int, QueueEntry]] = []
+        self._active: dict[str, list[Ranked]] = {}
         self._backoff: list[Timed] = []
         self._errors: list[Timed] = []
         self._flushes: deque[Timed] = deque()
@@ -105,6 +120,11 @@ class Queue:
     def places(self) -> dict[str, int]:
         """Return how many pods are at each place."""
         return Counter(entry.place for entry in self._entries.values())
+
+    def pods(self) -> Iterator[PodInfo]:
+        """Yield the pods that wait or are being tried."""
+        for entry in self._entries.values():
+            yield entry.pod
 
     # -- pods ----------------------------------------------------------------------------------------------------
     def put(self, pod: PodInfo, now: float) -> None:
@@ -147,14 +167,27 @@ class Queue:
     def pop(self, now: float) -> QueueEntry | None:
         """The next pod to try; None when there is none now. Answer with `failed` or `drop`."""
         self._flush(now)
-        while self._active:
-            priority, rank, turn, entry = heapq.heappop(self._active)
-            if entry.place == "active" and entry.turn == turn:
-                if self._turns is not None:
-                    self._turns.serve(-priority, int(rank))
-                return self._try(entry)
-        # Nothing else to do: a woken pod need not sit out its backoff (an error does).
-        return self._try(heapq.heappop(self._backoff)[2]) if self._backoff else None
+        lane = self._next_lane()
+        if lane is None and self._backoff:
+            # Nothing else to do: woken pods need not sit out their backoff (an error does).
+            woken, self._backoff = sorted(self._backoff, key=_due_at), []
+            for item in woken:
+                if _valid(item):
+                    self._activate(item[2])
+            lane = self._next_lane()
+        if lane is None:
+            return None
+        priority, rank, _, entry = heapq.heappop(self._active[lane])
+        if self._turns is not None:
+            self._turns.serve(lane, -priority, int(rank))
+        return self._try(entry)
+
+    def reorder(self) -> None:
+        """Put the pods that are ready into their lanes again, since the lanes are others now."""
+        ready = sorted((item for heap in self._active.values() for item in heap if _is_active(item)), key=_place)
+        self._active.clear()
+        for _, _, _, entry in ready:
+            self._activate(entry)
 
     def take(self, key: str) -> QueueEntry | None:
         """Return a waiting pod as if it had been popped, for pods that are tried together; None if it cannot be now."""
@@ -227,9 +260,21 @@ class Queue:
     def _activate(self, entry: QueueEntry) -> None:
         turn = self._ticket(entry, "active")
         pod, rank = entry.pod, max(entry.added, entry.failed)
+        lane = self._lanes.lane(pod) if self._lanes is not None else ""
         if self._turns is not None:
-            rank = self._turns.rank(pod.priority, pod.namespace)
-        heapq.heappush(self._active, (-pod.priority, rank, turn, entry))
+            rank = self._turns.rank(lane, pod.priority, pod.namespace)
+        heapq.heappush(self._active.setdefault(lane, []), (-pod.priority, rank, turn, entry))
+
+    def _next_lane(self) -> str | None:
+        """Return the lane of the next pod; None where no pod is ready."""
+        for lane, heap in list(self._active.items()):
+            while heap and not _is_active(heap[0]):
+                heapq.heappop(heap)
+            if not heap:
+                del self._active[lane]
+        if self._lanes is None or len(self._active) < 2:
+            return next(iter(self._active), None)
+        return self._lanes.next({lane: heap[0][2] for lane, heap in self._active.items()})
 
     def _ready(self, entry: QueueEntry, now: float) -> None:
         if _due(entry) <= now:
@@ -276,6 +321,18 @@ class Queue:
             if _valid(item):
                 self._leave(item[2])
                 self._activate(item[2])
+
+
+def _is_active(item: Ranked) -> bool:
+    return item[3].place == "active" and item[3].turn == item[2]
+
+
+def _due_at(item: Timed) -> tuple[float, int]:
+    return item[:2]
+
+
+def _place(item: Ranked) -> int:
+    return item[2]
 
 
 def _valid(item: Timed) -> bool:

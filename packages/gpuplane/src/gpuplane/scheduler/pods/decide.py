@@ -22,7 +22,7 @@ from kubekit.errors import Retryable
 from kubekit.scheduling import decide, scores
 from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.filters import Failure
-from kubekit.scheduling.queue import ERROR, GANG, GPU_QUOTA, GPUS, UNSUPPORTED
+from kubekit.scheduling.queue import ERROR, GANG, GPU_QUOTA, GPUS, QUEUE_LIMIT, UNSUPPORTED
 
 EVERY_NODE: Final = 100
 """Percent of the nodes to search, always from the first: equal nodes are filled one after the other."""
@@ -51,12 +51,14 @@ def choose_node(
     filtering: Filtering,
     tie: int = 0,
     within: Container[str] | None = None,
+    refusal: str = "",
 ) -> Decision:
     """Return the decision for a pod that waits.
 
     Args:
         tie: any number; picks among nodes that are equal for a pod without GPUs.
         within: the only nodes that will do, None for all.
+        refusal: why the pod's queue may not hold more, so that no node will do; empty if it may.
     """
     if pod.trouble or pod.info is None:
         return Decision(message=pod.trouble, causes=frozenset({UNSUPPORTED}))
@@ -71,6 +73,9 @@ def choose_node(
             _keep_with_gpus(pod, found, filtering)
         except Retryable as error:
             return Decision(message=str(error), causes=frozenset({ERROR}), found=found)
+    if refusal:
+        found.failures |= {node.name: Failure(QUEUE_LIMIT, (refusal,), True) for node in found.feasible}
+        found.feasible = []
     if not found.feasible:
         return Decision(message=decide.fit_error(found), causes=found.plugins(), found=found)
     return Decision(_best(pod, found.feasible, cache, filtering, tie).name, found=found)

@@ -86,9 +86,11 @@ class Evictor:
         await self._client.patch(Pod, info.name, patch, info.namespace, "merge", "status")
 
     async def _evict(self, victim: PodInfo, pod: ScheduledPod, node: str) -> None:
-        if await self._delete(victim, MESSAGE):
+        assert pod.info is not None
+        reclaims = self._model.fair.reclaims(pod.info, victim)
+        if await self._delete(victim, f"{names.SCHEDULER_NAME}: {reclaims}" if reclaims else MESSAGE):
             self.victims += 1
-            self._reporter.preempted(_reference(victim), pod.metadata.uid, node)
+            self._reporter.preempted(_reference(victim), pod.metadata.uid, node, reclaims)
 
     async def evict_of_gang(self, member: PodInfo, text: str) -> None:
         """Delete a pod of a gang that does not start. Raises KubekitError."""

@@ -29,7 +29,7 @@ from gpuplane.scheduler.reservations import Reservations
 from kubekit.errors import KubekitError
 from kubekit.kube import Clock
 from kubekit.kube.clock import Timer
-from kubekit.scheduling.queue import GANG, ClusterEvent, QueueEntry
+from kubekit.scheduling.queue import GANG, QUEUE_LIMIT, ClusterEvent, QueueEntry
 
 log = logging.getLogger("gpuplane.scheduler")
 LOOK_SECONDS: Final = 1.0
@@ -128,6 +128,8 @@ class GangScheduler:
             self._bind(entries[reservation.uid], place.pod, reservation)
 
     def _decide(self, gang: Gang, together: tuple[ScheduledPod, ...], bound: list[ScheduledPod]) -> GangDecision:
+        if refusal := self._model.fair.refuses(*(one.info for one in together if one.info is not None)):
+            return GangDecision(message=f"gang {gang.name}: {refusal}", causes=frozenset({QUEUE_LIMIT}))
         try:
             return self.placer.place(gang, together, bound)
         except KubekitError as error:

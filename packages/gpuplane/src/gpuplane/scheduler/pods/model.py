@@ -20,6 +20,10 @@ from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.feasibility import FITS
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.objects import ScheduledNode, ScheduledPod
+from gpuplane.scheduler.queues.fair import PROMISED_PRIORITY, FairQueues
+from gpuplane.scheduler.queues.tree import QueueTree
+from gpuplane.scheduler.transforms import CachedPod
+from gpuplane.sharing import Request
 from kubekit.api.core import Namespace
 from kubekit.errors import Retryable
 from kubekit.kube import Clock, Informer
@@ -27,7 +31,7 @@ from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.fair_queueing import NamespaceTurns
 from kubekit.scheduling.podinfo import PodInfo
-from kubekit.scheduling.queue import GPU_QUOTA, GPUS, ClusterEvent, Queue, QueueEntry, node_events
+from kubekit.scheduling.queue import GPU_QUOTA, GPUS, QUEUE_LIMIT, ClusterEvent, Queue, QueueEntry, node_events
 
 _OF_ONE_NODE: Final = frozenset(
     (
@@ -53,7 +57,9 @@ class PodModel:
         wake: Callable[[], None],
     ) -> None:
         self.cache = SchedulerCache()
-        self.queue = Queue(NamespaceTurns())
+        self.fair = FairQueues(cluster, clock, self._request_of)
+        self.cache.counted = self.fair.counted
+        self.queue = Queue(NamespaceTurns(), self.fair)
         self.changes = 0  # of nodes and quotas: what may change a decision and is not in the cache or the ledger
         self._cluster = cluster
         self._filtering = filtering
@@ -63,6 +69,7 @@ class PodModel:
         self._nominated: dict[str, str] = {}
         namespaces.add_handler(self._namespace_changed)
         cluster.nodes.add_handler(self._node_changed)
+        cluster.gpunodes.add_handler(self._gpunode_changed)
         cluster.pods.add_handler(self._pod_changed)
         cluster.on_freed.append(self._gpu_freed)
 
@@ -72,6 +79,10 @@ class PodModel:
         """Return the pod with this namespace and name as the last watch delivered it."""
         found = self._cluster.pods.get(key)
         return found if isinstance(found, ScheduledPod) else None
+
+    def _request_of(self, key: str) -> Request:
+        found = self._cluster.pods.get(key)
+        return found.request if isinstance(found, CachedPod) else Request()
 
     def assume(self, info: PodInfo) -> None:
         """Count the pod on the node that it is about to be bound to."""
@@ -102,9 +113,13 @@ class PodModel:
         """Keep room for the pod on the node."""
         self.withdraw(info.key)
         self._nominated[info.key] = node
+        # NB: with queues, a pod of another queue must not take the room for its higher priority, or it would be evicted
+        # again for the pod that the room was made for.
+        priority = max(info.priority, PROMISED_PRIORITY) if self.fair else info.priority
         if (pod := self.pod(info.key)) is not None:
-            self._filtering.nominations.put(pod, node)
-        self.cache.nominate(msgspec.structs.replace(info, nominated=node), node)
+            spec = msgspec.structs.replace(pod.spec, priority=priority)
+            self._filtering.nominations.put(msgspec.structs.replace(pod, spec=spec), node)
+        self.cache.nominate(msgspec.structs.replace(info, nominated=node, priority=priority), node)
 
     def with_nomination(self, pod: ScheduledPod) -> ScheduledPod:
         """Return the pod with the node that it is nominated to, also where no watch has delivered that yet."""
@@ -112,6 +127,17 @@ class PodModel:
         if pod.info is None or not node or node == pod.info.nominated:
             return pod
         return msgspec.structs.replace(pod, info=msgspec.structs.replace(pod.info, nominated=node))
+
+    def as_promised(self, pod: ScheduledPod) -> ScheduledPod:
+        """Return the pod as the filters have to see it.
+
+        With queues, a pod that room was made for does not wait for the room of others.
+        """
+        if not self.fair or pod.info is None or pod.info.key not in self._nominated:
+            return pod
+        spec = msgspec.structs.replace(pod.spec, priority=max(pod.info.priority, PROMISED_PRIORITY + 1))
+        info = msgspec.structs.replace(pod.info, priority=max(pod.info.priority, PROMISED_PRIORITY + 1))
+        return msgspec.structs.replace(pod, spec=spec, info=info)
 
     def waits(self, info: PodInfo) -> bool:
         """Return whether the pod still waits for a node: it is not deleted, and no Binding is on its way."""
@@ -139,6 +165,24 @@ class PodModel:
     def quotas_changed(self) -> None:
         self.changes += 1
         self.notify(ClusterEvent.QUOTA_CHANGED, "")
+
+    def set_queues(self, tree: QueueTree) -> None:
+        """Use other queues from now on."""
+        self.fair.set_tree(tree, self.cache.pods.values())
+        self.queue.reorder()
+        self.quotas_changed()
+
+    def try_below_guarantee(self) -> None:
+        """Wake the waiting pods that are within the guarantee of their queue: they may have borrowed room back."""
+        fair = self.fair
+
+        def is_entitled(entry: QueueEntry) -> bool:
+            return not _OF_ONE_NODE.isdisjoint(entry.plugins) and fair.sums.is_entitled(
+                fair.queue_of(entry.pod), fair.amounts(entry.pod)
+            )
+
+        if fair and self.queue.notify(ClusterEvent.QUOTA_CHANGED, "", self._clock.now(), is_entitled):
+            self.wake()
 
     def try_all_again(self) -> None:
         """Wake all pods that wait."""
@@ -183,12 +227,22 @@ class PodModel:
         if facts is None:
             if old is not None:
                 self.cache.remove_node(old.metadata.name)
+                self._count_node(old.metadata.name)
             return
         state = self.cache.nodes.get(facts.name)
         before = state.facts if state is not None else None
         self.cache.set_node(facts)
+        self._count_node(facts.name)
         for change in node_events(before, facts):
             self.notify(change, facts.name)
+
+    def _gpunode_changed(self, old: Any, new: Any) -> None:
+        self._count_node((new or old).metadata.name)
+
+    def _count_node(self, name: str) -> None:
+        """Count what the node has for the shares of queues."""
+        state, gpus = self.cache.nodes.get(name), self._cluster.ledger.node(name)
+        self.fair.capacity.set(name, state.facts if state is not None else None, gpus.gpus if gpus is not None else ())
 
     def _gpu_freed(self, node: str, namespace: str) -> None:
         # NB: a pod that frees a quota may help pods for other nodes, so its namespace's pods are all asked again.
@@ -251,6 +305,8 @@ class _Hint:
         self._known: dict[bytes, bool] = {}
 
     def __call__(self, entry: QueueEntry) -> bool | None:
+        if QUEUE_LIMIT in entry.plugins:
+            return not self._model.fair.refuses(entry.pod)
         if not entry.plugins <= _OF_ONE_NODE:
             return None
         pod = self._model.pod(entry.pod.key)

@@ -5,6 +5,9 @@ to make room is tried GPU by GPU: the holders of one GPU (of several GPUs for a 
 lower priority, as kube-scheduler does. Of these ways the one counts that breaks the fewest disruption budgets, then the
 one with the least important pods, then with the fewest. The rules between nodes are kube-scheduler's.
 
+With queues, pods of another queue are victims only if this one takes back what is guaranteed to it, see
+`queues.fair`. Inside a queue the priority decides.
+
 Nothing is changed: cache and ledger are as before when a function returns.
 """
 
@@ -18,6 +21,7 @@ from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.preemption import Preemption
+from gpuplane.scheduler.queues.fair import FairQueues, QueueVictims
 from kubekit.scheduling import preemption
 from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.check import FilterCheck
@@ -35,7 +39,10 @@ NO_ROOM: Final = Failure(GPUS, ("No preemption victims found for incoming pod",)
 class GPUPreemption:
     """Plans preemption for pods of the scheduler."""
 
-    def __init__(self, cache: SchedulerCache, cluster: Cluster, filtering: Filtering, away: Preemption) -> None:
+    def __init__(
+        self, cache: SchedulerCache, cluster: Cluster, filtering: Filtering, away: Preemption, fair: FairQueues
+    ) -> None:
+        self._fair = fair
         self._cache = cache
         self._cluster = cluster
         self._filtering = filtering
@@ -45,16 +52,25 @@ class GPUPreemption:
         """Return the nodes with their victims, or why there are none. Raises Retryable while quotas are unknown."""
         assert pod.info is not None
         info = pod.info
-        if not pod.request:
+        if not pod.request and not self._fair:
             return preemption.plan(info, self._cache, found, budgets)
+        victims = self._fair.victims_for(info, self._cache.nominated_pods() if self._fair else ())
         return preemption.plan(
-            info, self._cache, found, budgets, dry_run=lambda node: self._dry_run(pod, node, budgets), most=MOST_NODES
+            info,
+            self._cache,
+            found,
+            budgets,
+            dry_run=lambda node: self._dry_run(pod, node, budgets, victims),
+            most=MOST_NODES,
+            by_priority=not self._fair,
         )
 
-    def _dry_run(self, pod: ScheduledPod, node: ClusterNode, budgets: Sequence[Budget]) -> Candidate | Failure:
+    def _dry_run(
+        self, pod: ScheduledPod, node: ClusterNode, budgets: Sequence[Budget], victims: QueueVictims
+    ) -> Candidate | Failure:
         assert pod.info is not None
-        priority = pod.info.priority
-        lower = preemption.least_important_last(other for other in node.pods.values() if other.priority < priority)
+        there = preemption.least_important_last(node.pods.values())
+        lower = [other for other in there if victims.together([other])]
         if not lower:
             return preemption.NO_VICTIMS
         with self._without(lower):
@@ -62,8 +78,8 @@ class GPUPreemption:
                 return NO_ROOM
         found = [
             candidate
-            for victims in (lower, *self._by_gpu(node, lower))
-            if (candidate := self._fewest(pod, node, victims, budgets)) is not None
+            for ways in (lower, *self._by_gpu(node, lower))
+            if (candidate := self._fewest(pod, node, victims.together(ways), budgets)) is not None
         ]
         return preemption.choose(found) if found else NO_ROOM
 
@@ -109,9 +125,9 @@ class GPUPreemption:
 
     def _fits(self, pod: ScheduledPod, node: ClusterNode) -> bool:
         assert pod.info is not None
-        if FilterCheck(pod.info, self._cache)(node) is not None:
+        if FilterCheck(pod.info, self._cache)(node) is not None or self._fair.refuses(pod.info):
             return False
-        return self._filtering.allows(pod, node.name)
+        return not pod.request or self._filtering.allows(pod, node.name)
 
     @contextlib.contextmanager
     def _without(self, pods: Iterable[PodInfo]) -> Iterator[None]:

@@ -67,9 +67,10 @@ class Reporter:
             message = f"Successfully assigned {pod.shown} to {node}"
             self._recorder.event(_reference(pod), "Normal", "Scheduled", message)
 
-    def preempted(self, victim: ObjectReference, by: str, node: str) -> None:
+    def preempted(self, victim: ObjectReference, by: str, node: str, why: str = "") -> None:
         """Report that a pod was evicted for another one."""
-        self._recorder.event(victim, "Normal", "Preempted", f"Preempted by pod {by} on node {node}")
+        message = f"Preempted by pod {by} on node {node}" + (f": {why}" if why else "")
+        self._recorder.event(victim, "Normal", "Preempted", message)
 
     def dissolved(self, member: ObjectReference, text: str) -> None:
         """Report that a pod was evicted since its gang does not start."""

@@ -39,6 +39,7 @@ from gpuplane.scheduler.pods.ranking import NodeRanking
 from gpuplane.scheduler.pods.report import Reporter
 from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.preemption import Preemption
+from gpuplane.scheduler.queues.watch import QueueWatch
 from gpuplane.scheduler.reservation import Reservation, ReservationEvent, ReservationState
 from gpuplane.scheduler.reservations import Reservations
 from gpuplane.scheduler.transforms import CachedPod
@@ -82,9 +83,11 @@ class PodScheduler:
         self._wake = asyncio.Event()
         self.model = PodModel(cluster, filtering, self.namespaces, clock, self._wake.set)
         self._reporter = Reporter(client, recorder, clock, self.model.pod)
+        self.queues = QueueWatch(client, recorder, clock, self.model)
         self.budgets: Informer[RawBudget] = Informer(client, RawBudget, clock=clock)
         self._ranking = NodeRanking(self.model.cache, cluster, filtering)
-        self._preemption = GPUPreemption(self.model.cache, cluster, filtering, Preemption(cluster, filtering))
+        away = Preemption(cluster, filtering)
+        self._preemption = GPUPreemption(self.model.cache, cluster, filtering, away, self.model.fair)
         self._evictor = Evictor(client, clock, self.model, self._reporter)
         self._members = GangMembers()
         self.groups = GangGroups(
@@ -132,6 +135,7 @@ class PodScheduler:
         self.gangs.begin()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reporter.run())
+            group.create_task(self.queues.lead())
             group.create_task(self._work())
 
     async def _work(self) -> None:
@@ -190,7 +194,8 @@ class PodScheduler:
         self.counts.decided(time.perf_counter() - began)
         if decision.node:
             try:
-                reservation = self._binder.reserve(pod, decision.node, self._filtering, ReservationEvent.BIND)
+                promised = self.model.as_promised(pod)
+                reservation = self._binder.reserve(promised, decision.node, self._filtering, ReservationEvent.BIND)
             except KubekitError as error:
                 decision = Decision(message=str(error), causes=frozenset({ERROR}))
         if not decision.node:
@@ -223,10 +228,12 @@ class PodScheduler:
         # NB: room is kept for a nominated pod alone, so what holds for equal pods does not hold for it.
         decision = None if nominated else self._refused.get(pod.kind)
         if decision is None:
-            node = self._ranking.best(pod)
+            refusal = model.fair.refuses(pod.info) if pod.info is not None else ""
+            node = self._ranking.best(pod) if not refusal else None
             if node is not None:
                 return Decision(node)
-            decision = choose_node(pod, model.cache, self._filtering, random.randrange(1 << 30))
+            wanted = model.as_promised(pod)
+            decision = choose_node(wanted, model.cache, self._filtering, random.randrange(1 << 30), refusal=refusal)
             if not decision.node and ERROR not in decision.causes:
                 refused = self._make_room(pod, decision)
                 if refused is None or nominated:
@@ -291,6 +298,8 @@ class PodScheduler:
             self._slots.release()
 
     def _report_failure(self, pod: ScheduledPod, decision: Decision) -> None:
+        if pod.info is not None:
+            self.model.fair.refused(pod.info)
         failed = ERROR in decision.causes
         self.counts.results["error" if failed else "unschedulable"] += 1
         reason = "SchedulerError" if failed else "Unschedulable"
