@@ -23,7 +23,9 @@ PAGES = {
     "pod": "/pod/default/tune-42",
     "placed": "/pod/ml/train-1-0",
 }
-COMPLETE = {"first": ".waits .cure", "node": ".chart", "broken": ".chart", "pod": "pre", "placed": "pre"}
+# GPUs are held and idle once two readings of the exporters were compared.
+FIRST = "main:has(.waits .cure):has(.idlers li)"
+COMPLETE = {"first": FIRST, "node": ".chart", "broken": ".chart", "pod": "pre", "placed": ".parts"}
 MOST_DIFFERENT = 40  # of 255, by which a pixel may differ in a colour and still count as the same
 COMPARE = """async ([one, other, most]) => {
   const pixels = async (data) => {

@@ -18,11 +18,13 @@ from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
 from kubekit.api.core import Event, Namespace, Node, Pod
 from packages.gpuplane.tests.cli.status_clusters import installed
+from packages.gpuplane.tests.dashboard.exporters import Holding, exporting
 from tests.support.extender_world import World, gpu_pod
 
 HTML = '<img src=x onerror="document.title=1">'
 ANSI = "\x1b[31mred\x1b[0m"
 PATIENCE = 60.0
+IDLE = ((2, 0), (2, 3), (6, 1))  # number of the node and the GPU, which pods hold and do not use
 
 
 class Started(NamedTuple):
@@ -86,8 +88,13 @@ async def get(started: Started, path: str, *, host: str = "", cookie: bool = Tru
 @contextlib.asynccontextmanager
 async def cluster(tmp_path: Path) -> AsyncIterator[World]:
     """Eight nodes with eight H100, four with four T4; shares, a GPU that is lost, a driver that fails, pods that wait;
-    HTML and ANSI in an event, which no picture has.
+    exporters that measure all ready nodes but one; HTML and ANSI in an event, which no picture has.
     """
+    gpus: dict[tuple[str, int], list[Holding]] = {
+        **{(f"gpu-h-{number:02}", index): [] for number in (1, 2, 3, 4, 5, 6, 8) for index in range(8)},
+        **{(f"gpu-t-{number:02}", index): [] for number in (1, 2, 4) for index in range(4)},
+    }
+    del gpus["gpu-t-02", 3]  # the one that is lost
     async with installed(tmp_path) as world:
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
         await world.client.create(space, resource=Namespace.RESOURCE)
@@ -97,7 +104,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
             await node(world, f"gpu-t-{number:02}", "Tesla T4", 4, 15360)
         for number in (1, 2, 3, 4, 5, 6):
             for index in range(8 if number < 4 else 2 * (7 - number)):
-                await held(world, f"train-{number}-{index}", f"gpu-h-{number:02}", index, 100)
+                name, on = f"train-{number}-{index}", f"gpu-h-{number:02}"
+                await held(world, name, on, index, 100)
+                used = 0.0 if (number, index) in IDLE else (0.34 if (number + 2 * index) % 5 == 0 else 0.92)
+                gpus[on, index].append(Holding(f"ml/{name}", 1.0, used, 71.2))
         for number, index, core in (
             (1, 0, 30),
             (1, 0, 20),
@@ -107,7 +117,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
             (2, 3, 50),
             (3, 0, 40),
         ):
-            await held(world, f"serve-{number}-{index}-{core}", f"gpu-t-{number:02}", index, core)
+            name, on = f"serve-{number}-{index}-{core}", f"gpu-t-{number:02}"
+            await held(world, name, on, index, core)
+            if (on, index) in gpus:
+                gpus[on, index].append(Holding(f"ml/{name}", core / 100, 0.987 * core / 100, 3.4))
         await world.client.patch(
             GPUNode, "gpu-t-02", {"status": {"health": {"GPU-gpu-t-02-3": "Xid 79: fallen off the bus"}}}
         )
@@ -119,7 +132,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
         await world.pod(gpu_pod("train-9", whole=16))
         await event(world, "gpu-t-02", "GPULost", "GPU 3 lost: Xid 79: fallen off the bus")
         await event(world, "gpu-t-03", "GPULost", f"{HTML} {ANSI}")
-        yield world
+        async with exporting(world, gpus):
+            yield world
 
 
 async def node(world: World, name: str, model: str, gpus: int, memory_mib: int) -> None:

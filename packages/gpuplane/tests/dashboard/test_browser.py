@@ -91,8 +91,16 @@ def test_what_can_be_pressed_has_a_name(seen: dict[str, Any]) -> None:
 
 def test_the_first_page_says_what_is_held_what_fits_and_what_needs_a_person(seen: dict[str, Any]) -> None:
     text = seen["tour"]["first-1440"]["text"]
-    for words in ("39.3 of 80 GPUs", "not measured", "2 waiting", "8 GPUs ×1", "gpu-h-07", "ask 8 instead of 16 GPUs"):
+    for words in ("39.3 of 80 GPUs", "43 running", "8 GPUs ×1", "gpu-h-07", "ask 8 instead of 16 GPUs"):
         assert words in text
+
+
+def test_the_first_page_says_how_busy_it_is_and_who_holds_gpus_without_use(seen: dict[str, Any]) -> None:
+    text = seen["tour"]["first-1440"]["text"]
+    for words in ("3 GPUs held idle", "67 of 80 GPUs measured", "ml/train-2-0 1 GPU, idle for", "no Prometheus"):
+        assert words in text
+    assert "49%" in seen["tour"]["node-1440"]["text"] and "not measured" in seen["tour"]["node-1440"]["text"]
+    assert "92.0 of 100%" in seen["tour"]["placed-1440"]["text"]
 
 
 def test_the_pages_of_nodes_and_pods_have_their_answers(seen: dict[str, Any]) -> None:

@@ -86,8 +86,8 @@ async def from_prometheus(get: Get, place: str, labels: Sequence[str], namespace
     answers = await asyncio.gather(*(get("/api/v1/query", {"query": text}) for _, _, text in questions))
     found = _Gathered(labels, namespace)
     for (pods, amount, _), answer in zip(questions, answers, strict=True):
-        for line in _vector(answer, place):
-            found.add(amount, _plain(line.metric), line.number, pods=pods)
+        for line in query_vector(answer, place):
+            found.add(amount, plain_labels(line.metric), line.number, pods=pods)
     return Sums(found.uses(), place, True)
 
 
@@ -95,7 +95,7 @@ def _query(metric: str, keys: Sequence[str], seconds: float) -> str:
     return f"sum by ({', '.join(keys)}) (increase({metric}[{max(1, round(seconds))}s]))"
 
 
-def _plain(metric: Mapping[str, str]) -> dict[str, str]:
+def plain_labels(metric: Mapping[str, str]) -> dict[str, str]:
     """Return the labels under the names that the exporter wrote."""
     labels = {name: value for name, value in metric.items() if not name.startswith("exported_")}
     for name in RENAMED:
@@ -104,7 +104,9 @@ def _plain(metric: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
-class _Line(msgspec.Struct):
+class PrometheusLine(msgspec.Struct):
+    """One series of an instant query's answer."""
+
     metric: dict[str, str]
     value: tuple[float, str]
 
@@ -115,7 +117,7 @@ class _Line(msgspec.Struct):
 
 class _Result(msgspec.Struct):
     resultType: str = ""
-    result: list[_Line] = []
+    result: list[PrometheusLine] = []
 
 
 class _Answer(msgspec.Struct):
@@ -124,7 +126,8 @@ class _Answer(msgspec.Struct):
     error: str = ""
 
 
-def _vector(answer: bytes, place: str) -> list[_Line]:
+def query_vector(answer: bytes, place: str) -> list[PrometheusLine]:
+    """Return the lines of an answer of Prometheus. Raises Terminal for what is no such answer, or an error."""
     try:
         parsed = msgspec.json.decode(answer, type=_Answer)
     except msgspec.MsgspecError as error:
@@ -254,35 +257,44 @@ def _proxied(client: Client, base: str) -> Get:
 
 async def from_exporters(client: Client, labels: Sequence[str], namespace: str) -> Sums:
     """Read the counters of all exporters, through the API server. Raises NoAnswer when none answers."""
-    pods = await client.list(Pod, labels=EXPORTERS)
+    texts, silent = await exporter_texts(client)
     found = _Gathered(labels, namespace)
-    turns, silent, last = asyncio.Semaphore(32), list[str](), list[KubekitError]()
+    for text in texts:
+        for pods, metrics in ((True, POD_METRICS), (False, REST_METRICS)):
+            names = {metric: amount for amount, metric in metrics.items()}
+            for name, line, value in metric_lines(text, names):
+                if pods or not namespace:
+                    found.add(names[name], line, value, pods=pods)
+    return Sums(found.uses(), count(len(texts), "exporter"), False, silent)
+
+
+async def exporter_texts(client: Client) -> tuple[list[str], tuple[str, ...]]:
+    """Return the metrics of all exporters, through the API server, and the exporters that did not answer.
+
+    Raises NoAnswer when none answers.
+    """
+    pods = await client.list(Pod, labels=EXPORTERS)
+    turns, texts, silent, last = asyncio.Semaphore(32), list[str](), list[str](), list[KubekitError]()
 
     async def read(pod: Pod) -> None:
         meta = pod.metadata
         path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}:{PORT}/proxy/metrics"
         try:
             async with turns:
-                text = (await client.request("GET", path)).decode(errors="replace")
+                texts.append((await client.request("GET", path)).decode(errors="replace"))
         except KubekitError as error:
             silent.append(f"{meta.namespace}/{meta.name}")
             last.append(error)
-            return
-        for pods_, metrics in ((True, POD_METRICS), (False, REST_METRICS)):
-            names = {metric: amount for amount, metric in metrics.items()}
-            for name, line, value in metric_lines(text, names):
-                if pods_ or not namespace:
-                    found.add(names[name], line, value, pods=pods_)
 
     await asyncio.gather(*(read(pod) for pod in pods))
-    if len(silent) == len(pods):
+    if not texts:
         cause = last[0] if last else None
         raise NoAnswer(
             "no exporter of gpuplane answers through the API server" if pods else "there is no exporter of gpuplane",
             where="pods with the label " + EXPORTERS,
             cure="give --prometheus URL, or look at gpuplane status",
         ) from cause
-    return Sums(found.uses(), count(len(pods) - len(silent), "exporter"), False, tuple(sorted(silent)))
+    return texts, tuple(sorted(silent))
 
 
 def as_json(sums: Sums) -> dict[str, Any]:

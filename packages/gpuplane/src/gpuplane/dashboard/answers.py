@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+from collections.abc import Callable, Iterable
 from typing import Any, Final
+
+import msgspec
 
 from gpuplane.cli.explain import explained, explained_waiting
 from gpuplane.cli.explain_text import page
@@ -16,8 +19,10 @@ from gpuplane.cli.status_reading import Follower
 from gpuplane.cli.status_trouble import causes_of
 from gpuplane.cli.status_views import NodeView
 from gpuplane.cli.terminal import Console, harmless
+from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.snapshot import texts
 from gpuplane.explain.answer import Explanation
+from gpuplane.metering.use import GPUUse, PodUse
 from kubekit.api.core import Event
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden
@@ -30,8 +35,9 @@ KEPT_SECONDS: Final = 5.0  # for which an explanation of the waiting pods is not
 class PageFacts:
     """Facts about the objects of one cluster. To explain pods reads the whole cluster: one caller at a time does it."""
 
-    def __init__(self, client: Client, follower: Follower) -> None:
+    def __init__(self, client: Client, follower: Follower, use: Callable[[], MeasuredUse]) -> None:
         self._client = client
+        self._use = use
         self._follower = follower
         self._explaining = asyncio.Lock()
         self._waiting: tuple[float, list[dict[str, Any]]] | None = None
@@ -41,12 +47,13 @@ class PageFacts:
         found = next((node for node in self._follower.seen().nodes if node.name == name), None)
         if found is None:
             raise InvalidInput(f"there is no GPU node {name}", cure="gpuplane status lists the GPU nodes")
-        return {**node_document(found), "events": await self._events(name)}
+        return {**node_document(found, self._use()), "events": await self._events(name)}
 
     async def pod(self, namespace: str, name: str) -> dict[str, Any]:
         """Return the explanation of a pod. Raises InvalidInput where there is no such pod."""
         async with self._explaining:
-            return explained_document(await explained(self._client, namespace, name))
+            answer = explained_document(await explained(self._client, namespace, name))
+        return {**answer, "use": pod_use(f"{namespace}/{name}", self._follower.seen().nodes, self._use())}
 
     async def waiting(self) -> list[dict[str, Any]]:
         """Return the explanations of the pods that wait longest, the longest first."""
@@ -71,7 +78,25 @@ class PageFacts:
         return sorted(listed, key=lambda one: one["at"], reverse=True)[:EVENTS]
 
 
-def node_document(node: NodeView) -> dict[str, Any]:
+def pod_use(pod: str, nodes: Iterable[NodeView], use: MeasuredUse) -> list[dict[str, Any]]:
+    """Return what a pod uses of each GPU that it holds, with its limits, where it is measured. Pure."""
+    found = []
+    for node in nodes:
+        parts = {part.index: part for one in node.held_by if one.pod == pod for part in one.parts}
+        for gpu in node.gpus:
+            measured = use.gpus.get(gpu.uuid)
+            own = measured.pods.get(pod) if measured is not None else None
+            if own is None:
+                continue
+            part = parts.get(gpu.index)
+            line: dict[str, Any] = {"gpu": f"{node.name}/{gpu.index}", **_present(own)}
+            if part is not None:
+                line |= {"coreLimit": part.core, "memoryLimitMib": part.memory_mib or gpu.memory_mib}
+            found.append(line)
+    return found
+
+
+def node_document(node: NodeView, use: MeasuredUse) -> dict[str, Any]:
     """Return the page of a node as plain data. Pure."""
     trouble = causes_of(node)
     known = is_known(node)
@@ -93,6 +118,7 @@ def node_document(node: NodeView) -> dict[str, Any]:
                 "uuid": gpu.uuid,
                 "model": short_model(gpu.model),
                 "memoryMib": gpu.memory_mib,
+                "use": _use_document(use.gpus.get(gpu.uuid)),
                 "fault": harmless(node.sick.get(gpu.uuid, ""), coloured=False),
                 "held": [
                     {"pod": holder.pod, "holds": amount_of(part), "core": part.core, "memoryMib": part.memory_mib}
@@ -109,6 +135,17 @@ def node_document(node: NodeView) -> dict[str, Any]:
             if not known or not holder.parts
         ],
     }
+
+
+def _use_document(found: GPUUse | None) -> dict[str, Any]:
+    """Return what is measured of a GPU; nothing of what is not."""
+    if found is None:
+        return {}
+    return _present(found) | {"idle": found.idle}
+
+
+def _present(found: GPUUse | PodUse) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(found).items() if value is not None}
 
 
 def explained_document(found: Explanation) -> dict[str, Any]:

@@ -19,8 +19,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from gpuplane.cli.status_views import Overview
+from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.merging import patch
-from gpuplane.dashboard.snapshot import snapshot
+from gpuplane.dashboard.snapshot import NO_COST, NOT_MEASURED, snapshot
+from gpuplane.dashboard.today import HeldToday
 
 REMEMBERED: Final = 256  # changes
 BEAT_SECONDS: Final = 2.0  # between two messages at most; the page says so when they stay away
@@ -42,15 +44,23 @@ class Board:
     Args:
         name: of the cluster.
         first: number of the first snapshot; of another process another one.
+        measured: what is measured now, besides what is held; the reader of it calls `update`.
     """
 
     def __init__(
-        self, follower: Followed, name: str, *, first: int, monotonic: Callable[[], float] = time.monotonic
+        self,
+        follower: Followed,
+        name: str,
+        *,
+        first: int,
+        measured: Callable[[], tuple[MeasuredUse, HeldToday]] = lambda: (NOT_MEASURED, NO_COST),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._follower = follower
         self._name = name
         self._monotonic = monotonic
-        self._current = snapshot(follower.seen(), name)
+        self._measured = measured
+        self._current = self._fresh()
         self._version = first
         self._changes: deque[tuple[int, bytes]] = deque(maxlen=REMEMBERED)
         self._packed = b""
@@ -80,7 +90,7 @@ class Board:
 
     def update(self) -> None:
         """Take the overview as it is now; viewers get what is different."""
-        fresh = snapshot(self._follower.seen(), self._name)
+        fresh = self._fresh()
         if changes := patch(self._current, fresh):
             self._current = fresh
             self._version += 1
@@ -88,6 +98,9 @@ class Board:
             self._changes.append((self._version, msgspec.json.encode(changes)))
             self._news.set()
             self._news = asyncio.Event()
+
+    def _fresh(self) -> dict[str, Any]:
+        return snapshot(self._follower.seen(), self._name, *self._measured())
 
     async def changes(self, after: int) -> AsyncIterator[bytes]:
         """Yield the changes after a number, and signs of life, as server-sent events. Ends where the viewer has to get

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from gpuplane.cli.status_reading import Follower, cluster_name
 from gpuplane.cli.terminal import Console
+from gpuplane.cli.use_reading import UseReader
 from kubekit.errors import NoAnswer, Terminal
 from kubekit.kube import Client
 from kubekit.kube.tasks import first_of
@@ -31,6 +32,7 @@ except ModuleNotFoundError as error:
 
 from gpuplane.dashboard.answers import PageFacts
 from gpuplane.dashboard.board import Board
+from gpuplane.dashboard.today import TodayReader
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 1
@@ -88,13 +90,15 @@ async def _serve(options: Namespace, screen: Console, listening: socket.socket) 
         _following(client, options.timeout) as follower,
     ):
         # A viewer of an earlier process has a smaller number, and gets the snapshot again.
-        board = Board(follower, cluster_name(client), first=time.time_ns() // 1_000_000)
+        use, today = UseReader(client), TodayReader(client)
+        measured = lambda: (use.current, today.current)  # noqa: E731
+        board = Board(follower, cluster_name(client), first=time.time_ns() // 1_000_000, measured=measured)
         port = listening.getsockname()[1]
         key = secrets.token_urlsafe(24)
         hosts = (f"{HOST}:{port}", f"localhost:{port}")
         server = DashboardServer(
             uvicorn.Config(
-                application(board, PageFacts(client, follower), key, hosts),
+                application(board, PageFacts(client, follower, lambda: use.current), key, hosts),
                 lifespan="off",
                 log_config=None,
                 log_level="warning",
@@ -110,6 +114,8 @@ async def _serve(options: Namespace, screen: Console, listening: socket.socket) 
         tasks = [
             asyncio.create_task(board.run(), name="dashboard board"),
             asyncio.create_task(server.serve([listening]), name="dashboard server"),
+            asyncio.create_task(use.run(board.update), name="dashboard use"),
+            asyncio.create_task(today.run(board.update), name="dashboard today"),
         ]
         try:
             await first_of(*tasks)
@@ -118,7 +124,9 @@ async def _serve(options: Namespace, screen: Console, listening: socket.socket) 
             board.close()
             server.should_exit = True
             await tasks[1]
-            tasks[0].cancel()
+            for task in (tasks[0], *tasks[2:]):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

@@ -22,20 +22,29 @@ from gpuplane.cli.models import short_model
 from gpuplane.cli.status_trouble import NodeTrouble, alike, causes_of
 from gpuplane.cli.status_views import NodeView, Overview
 from gpuplane.cli.terminal import harmless
+from gpuplane.cli.use_reading import MeasuredUse
+from gpuplane.dashboard.today import HeldToday
 
 NAMED: Final = 100  # waiting pods
 ENTRIES: Final = 50  # troubles
+IDLERS: Final = 20  # pods that hold GPUs without use
+NOT_MEASURED: Final = MeasuredUse()
+NO_COST: Final = HeldToday()
 _NOT_SEEN: Final = "not seen yet"
 
 
-def snapshot(seen: Overview, cluster: str) -> dict[str, Any]:
+def snapshot(
+    seen: Overview, cluster: str, use: MeasuredUse = NOT_MEASURED, today: HeldToday = NO_COST
+) -> dict[str, Any]:
     """Return the document of the first page.
 
     `nodes` maps a node to its `model`, `stage`, `since` and `held`, percent of each GPU in the order of its numbers,
     and where they apply to `waits` (it is not ready), `guessed` (only the node knows which pod holds which GPU, so each
-    GPU has the average), `faults` (GPU number -> why) with `lost` (those of them that are lost), and `spaces`, the
-    namespaces of its pods.
+    GPU has the average), `faults` (GPU number -> why) with `lost` (those of them that are lost), `spaces`, the
+    namespaces of its pods, `busy`, percent of each GPU with -1 for one that is not measured, and `idle`, the numbers of
+    the GPUs that are held and have not been used for minutes.
     """
+    measured = _measured(seen, use)
     troubled = list(_troubles(seen))
     return {
         "cluster": cluster,
@@ -48,21 +57,54 @@ def snapshot(seen: Overview, cluster: str) -> dict[str, Any]:
             "running": seen.running,
             "waiting": seen.waiting,
             "troubles": len(troubled),
+            **measured,
         },
+        "today": msgspec.to_builtins(today),
         "fits": dict(seen.fits),
-        "nodes": {node.name: _node(node) for node in seen.nodes},
+        "nodes": {node.name: _node(node, use) for node in seen.nodes},
         "troubles": troubled[:ENTRIES],
+        "idlers": _idlers(seen, use),
         "waiting": [{"pod": pod.pod, "since": pod.since} for pod in seen.waiting_pods[:NAMED]],
     }
 
 
-def _node(node: NodeView) -> dict[str, Any]:
+def _measured(seen: Overview, use: MeasuredUse) -> dict[str, Any]:
+    """Return the sums of what is measured: GPUs busy, GPUs held without use, and why there are none."""
+    pairs = [(node, at, gpu.uuid) for node in seen.nodes for at, gpu in enumerate(node.gpus) if gpu.uuid in use.gpus]
+    busy = [one for _, _, uuid in pairs if (one := use.gpus[uuid].busy_percent) is not None]
+    idle = [_shares(node)[at] for node, at, uuid in pairs if use.gpus[uuid].idle]
+    found: dict[str, Any] = {"measured": len(busy), "busy": round(sum(busy) / WHOLE, 1)}
+    found["idle"], found["idleGpus"] = round(sum(idle) / WHOLE, 2), len(idle)
+    if use.why:
+        found["why"] = _text(use.why)
+    return found
+
+
+def _idlers(seen: Overview, use: MeasuredUse) -> list[dict[str, Any]]:
+    """Return the pods on GPUs without use, those that hold most first; minutes are rounded down to five."""
+    found: dict[str, tuple[float, float]] = {}
+    for node in seen.nodes:
+        idle = {gpu.index: use.gpus[gpu.uuid].idle_seconds for gpu in node.gpus if _is_idle(use, gpu.uuid)}
+        for holder in node.held_by:
+            for part in holder.parts:
+                if part.index in idle:
+                    gpus, seconds = found.get(holder.pod, (0.0, 0.0))
+                    found[holder.pod] = (gpus + part.core / WHOLE, max(seconds, idle[part.index]))
+    most = sorted(found, key=lambda pod: (-found[pod][0], pod))[:IDLERS]
+    return [{"pod": pod, "gpus": round(found[pod][0], 2), "minutes": int(found[pod][1] // 300) * 5} for pod in most]
+
+
+def _is_idle(use: MeasuredUse, uuid: str) -> bool:
+    return uuid in use.gpus and use.gpus[uuid].idle
+
+
+def _node(node: NodeView, use: MeasuredUse) -> dict[str, Any]:
     known = is_known(node)
     found: dict[str, Any] = {
         "model": short_model(node.gpus[0].model) if node.gpus else _NOT_SEEN,
         "stage": node.stage,
         "since": node.since,
-        "held": _held(node) if known else _average(node),
+        "held": _shares(node),
     }
     if not node.ready or node.away:
         found["waits"] = _text(node.away or node.what or node.waits_for or node.stage)
@@ -73,6 +115,12 @@ def _node(node: NodeView) -> dict[str, Any]:
         found["lost"] = [int(index) for index, why in faults.items() if is_lost(why)]
     if spaces := sorted({holder.pod.partition("/")[0] for holder in node.held_by}):
         found["spaces"] = spaces
+    uses = [use.gpus.get(gpu.uuid) for gpu in node.gpus]
+    busy = [-1 if one is None or one.busy_percent is None else round(one.busy_percent) for one in uses]
+    if any(one >= 0 for one in busy):
+        found["busy"] = busy
+    if idle := [gpu.index for gpu in node.gpus if _is_idle(use, gpu.uuid)]:
+        found["idle"] = idle
     return found
 
 
@@ -84,6 +132,10 @@ def texts(entry: ClusterTrouble | NodeTrouble) -> dict[str, str]:
 
 def _text(value: str) -> str:
     return harmless(value, coloured=False)
+
+
+def _shares(node: NodeView) -> list[int]:
+    return _held(node) if is_known(node) else _average(node)
 
 
 def _held(node: NodeView) -> list[int]:

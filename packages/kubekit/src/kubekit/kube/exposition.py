@@ -146,8 +146,8 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 def metric_lines(text: str, names: Container[str]) -> Iterator[tuple[str, dict[str, str], float]]:
     """Yield name, labels and value of the lines with labels whose metric is in `names`, from a text of `exposition`."""
     for line in text.splitlines():
-        found = _SAMPLE.fullmatch(line)
-        if found is not None and found[1] in names:
+        # Most lines are of other metrics, and are not parsed.
+        if line.partition("{")[0] in names and (found := _SAMPLE.fullmatch(line)) is not None:
             labels = {name: _ESCAPED.sub(_plain_escape, value) for name, value in _LABEL.findall(found[2])}
             yield found[1], labels, float(found[3])
 

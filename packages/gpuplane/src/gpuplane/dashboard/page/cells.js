@@ -1,4 +1,5 @@
-// Every GPU as a cell on one canvas: the fill is held, hatched is a node that is not ready, a ring a GPU that is lost.
+// Every GPU as a cell on one canvas: the fill is held, its colour busy, loud where nobody uses it; hatched is a node that is
+// not ready, a ring a GPU that is lost.
 
 const ROWS = 64; // with more nodes than this, nodes lie next to each other and have no names
 const LABEL = 124;
@@ -135,7 +136,7 @@ export class Cells {
     for (const head of this.place.heads) { paint.fillStyle = colour("soft"); paint.fillText(head.text, 0, head.y); }
     paint.fillStyle = colour("text");
     for (const label of this.place.labels) paint.fillText(fitted(paint, label.text, this.place.label - 8), 0, label.y);
-    const colours = Object.fromEntries(["held", "free", "edge", "hatch", "lost", "sick", "text"].map((name) => [name, colour(name)]));
+    const colours = Object.fromEntries(["held", "busy", "little", "idle", "free", "edge", "hatch", "lost", "sick", "text"].map((name) => [name, colour(name)]));
     const hatch = hatched(paint, colours);
     for (const cell of this.place.cells) this.cell(paint, cell, colours, hatch);
   }
@@ -144,7 +145,7 @@ export class Cells {
     paint.globalAlpha = this.matches(name, node, index) ? 1 : 0.13;
     paint.fillStyle = "waits" in node ? hatch : colours.free;
     paint.fillRect(x, y, w, h);
-    paint.fillStyle = colours.held;
+    paint.fillStyle = colours[use(node, index)];
     paint.fillRect(x, y, (w * held) / 100, h);
     const lost = (node.lost || []).includes(index);
     const broken = String(index) in (node.faults || {});
@@ -160,6 +161,15 @@ export class Cells {
       paint.strokeRect(x - 1, y - 1, w + 2, h + 2);
     }
   }
+}
+
+const BUSY = 50; // percent of what is held, from which a GPU is drawn as busy
+
+// The colour of what is held: "idle" where nobody has used it for minutes, "held" where its use is not measured.
+export function use(node, index) {
+  if ((node.idle || []).includes(index)) return "idle";
+  const busy = node.busy ? node.busy[index] : -1;
+  return busy < 0 ? "held" : busy * 100 < BUSY * node.held[index] ? "little" : "busy";
 }
 
 function fitted(paint, text, width) {

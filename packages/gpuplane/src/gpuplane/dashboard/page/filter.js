@@ -6,6 +6,8 @@ const STATES = {
   waiting: (node) => "waits" in node,
   ready: (node) => !("waits" in node),
   held: (node, index) => node.held[index] > 0,
+  idle: (node, index) => (node.idle || []).includes(index),
+  busy: (node, index) => node.busy?.[index] > 0,
   free: (node, index) => node.held[index] === 0 && !("waits" in node) && !(String(index) in (node.faults || {})),
 };
 

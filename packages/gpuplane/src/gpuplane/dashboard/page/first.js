@@ -2,7 +2,7 @@
 
 import { Cells } from "./cells.js";
 import { reading } from "./filter.js";
-import { agoOf, count, cure, make, nodePath, podLink, table } from "./elements.js";
+import { agoOf, count, cure, draw, lasting, make, nodePath, podLink, table } from "./elements.js";
 
 const FRESH = 15000; // ms after which the explanations of the pods that wait are asked for again
 
@@ -19,19 +19,39 @@ function card(title, value, ...below) {
   return make("dl", { class: "card" }, make("dt", {}, title), make("dd", {}, value), below);
 }
 
-export function cards({ totals, fits }) {
+export function cards({ totals, fits, today }) {
   const share = totals.gpus ? totals.held / totals.gpus : 0;
   // The largest first; NB: an object lists keys that are numbers in their order, whatever the server's was.
   const sizes = Object.entries(fits).filter(([, pods]) => pods > 0).sort(([a], [b]) => (Number(b) || 0) - (Number(a) || 0));
   return make("div", { class: "cards" },
     card("Held", [number(totals.held), make("small", {}, ` of ${count(totals.gpus, "GPU")}, ${Math.round(share * 100)}%`)],
       make("progress", { max: 1, value: share, "aria-label": "Held" })),
-    card("Busy", make("small", {}, "not measured"),
-      make("p", {}, "Held is what pods were promised. The exporter's Grafana board has what they use.")),
-    card("Pods", [String(totals.running), make("small", {}, " running")],
-      make("p", { class: totals.waiting ? "warn" : "" }, totals.waiting ? `${totals.waiting} waiting for GPUs` : "none waits for GPUs")),
+    busy(totals),
+    card("Waiting", [String(totals.waiting), make("small", {}, totals.waiting === 1 ? " pod" : " pods")],
+      make("p", {}, `${totals.running} running`)),
     card("Fits now", sizes.length ? make("small", { class: "sizes" }, sizes.map(([name, pods]) => [make("span", {}, `${size(name)} ×${pods}`), " "])) : make("small", {}, "nothing"),
-      make("p", {}, "pods of each size that could start now")));
+      make("p", {}, "pods of each size that could start now")),
+    card("Today", ...spent(today)));
+}
+
+// How much of what is held works, and how much of it nobody has used for minutes.
+function busy(totals) {
+  if (!totals.measured) return card("Busy, of what is held", make("small", {}, "not measured"), make("p", {}, totals.why || ""));
+  const of = totals.held ? Math.min(1, totals.busy / totals.held) : 0;
+  const idle = totals.held ? Math.min(1 - of, totals.idle / totals.held) : 0;
+  const bar = draw("svg", { class: "bar", role: "img", "aria-label": `${Math.round(of * 100)}% busy, ${Math.round(idle * 100)}% held and idle` },
+    draw("rect", { class: "busy", x: 0, y: 0, width: `${of * 100}%`, height: 7 }),
+    draw("rect", { class: "idle", x: `${of * 100}%`, y: 0, width: `${idle * 100}%`, height: 7 }));
+  const part = totals.measured < totals.gpus ? `${totals.measured} of ${count(totals.gpus, "GPU")} measured` : "";
+  return card("Busy, of what is held", [`${Math.round(of * 100)}%`, make("small", {}, ` ${number(totals.idle)} GPUs held idle`)],
+    bar, make("p", {}, totals.why || part));
+}
+
+function spent(today) {
+  if (today.why) return [make("small", {}, "not measured"), make("p", {}, today.why)];
+  const hours = make("small", {}, `${number(today.gpuHours || 0)} GPU hours`);
+  if (today.dollars === undefined) return [hours, make("p", {}, "no GPU has a price")];
+  return [[`$${Math.round(today.dollars)}`, " ", hours], make("p", {}, today.unpricedHours ? `${number(today.unpricedHours)} GPU hours have no price` : "held since midnight")];
 }
 
 export function entry(one) {
@@ -74,15 +94,16 @@ export class FirstPage {
     this.about = make("small");
     this.needs = make("section", { class: "needs", "aria-label": "Needs you" });
     this.waiting = make("section", { class: "waits", "aria-label": "Waits" });
+    this.idle = make("section", { class: "idlers", "aria-label": "Held and idle" });
     this.details = make("details", { toggle: () => this.tabulate() }, make("summary", {}, "As a table"));
     this.rows = make("div");
     this.details.append(this.rows);
-    const legend = make("ul", { class: "legend" }, [["held", "held"], ["", "free"], ["waits", "node not ready"], ["lost", "lost"], ["sick", "not usable"]]
+    const legend = make("ul", { class: "legend" }, [["busy", "busy"], ["little", "a little"], ["idle", "held, idle for 5 min"], ["held", "held, not measured"], ["", "free"], ["waits", "node not ready"], ["lost", "lost"], ["sick", "not usable"]]
       .map(([kind, text]) => make("li", {}, make("i", { class: kind }), text)));
     main.replaceChildren(make("h1", { class: "hidden" }, "GPUs of the cluster"), this.top,
       make("div", { class: "columns" },
         make("section", { class: "cells" }, make("h2", {}, "Every GPU", " ", this.about), this.canvas, this.readout, legend, this.details),
-        this.needs, this.waiting));
+        make("div", { class: "beside" }, this.needs, this.idle), this.waiting));
     this.cells = new Cells(this.canvas, {
       chosen: (cell, byKeyboard) => {
         this.readout.setAttribute("aria-live", byKeyboard ? "polite" : "off");
@@ -100,14 +121,21 @@ export class FirstPage {
     const all = names.reduce((sum, name) => sum + data.nodes[name].held.length, 0);
     const meant = names.reduce((sum, name) => sum + data.nodes[name].held.filter((_, at) => matches(name, data.nodes[name], at)).length, 0);
     const filtered = this.words.text().trim() !== "";
-    this.about.textContent = `${filtered ? `${meant} of ` : ""}${count(all, "GPU")} in ${count(names.length, "node")}; filled as far as held`
+    this.about.textContent = `${filtered ? `${meant} of ` : ""}${count(all, "GPU")} in ${count(names.length, "node")}; filled as far as held, coloured by use`
       + (unknown.length ? `; not understood: ${unknown.join(" ")}` : "");
     this.canvas.setAttribute("aria-label", `${count(all, "GPU")} as cells, ${number(data.totals.held)} held. Arrow keys go from GPU to GPU, Enter opens the node; the table below has the same.`);
     this.cells.show(data.nodes, matches);
     this.matches = matches;
     if (this.details.open) this.tabulate();
     this.attention(data);
+    this.idlers(data);
     this.queue(data);
+  }
+
+  idlers({ idlers }) {
+    this.idle.hidden = !idlers.length;
+    this.idle.replaceChildren(make("h2", {}, "Held and idle", " ", make("small", {}, "who to ask")),
+      make("ul", { class: "pods" }, idlers.map(({ pod, gpus, minutes }) => make("li", {}, podLink(pod), ` ${number(gpus)} GPU${gpus === 1 ? "" : "s"}, idle for ${lasting(minutes * 60)}`))));
   }
 
   attention({ troubles, totals, nodes }) {
@@ -149,13 +177,15 @@ export class FirstPage {
       .filter(([name, node]) => !node.held.length || node.held.some((_, at) => this.matches(name, node, at)))
       .map(([name, node]) => [make("a", { href: nodePath(name) }, name), node.model, "waits" in node ? node.stage : "ready",
         node.held.map((held, at) => `${at}: ${node.guessed ? "about " : ""}${held}%`).join("  "),
+        node.busy ? node.busy.map((busy, at) => `${at}: ${busy < 0 ? "-" : `${busy}%`}${(node.idle || []).includes(at) ? " idle" : ""}`).join("  ") : "not measured",
         Object.entries(node.faults || {}).map(([at, why]) => `GPU ${at}: ${why}`).join("; ") || (node.waits || "")]);
-    this.rows.replaceChildren(table(["Node", "Model", "Stage", "Held, by GPU", "Trouble"], rows, "GPU nodes"));
+    this.rows.replaceChildren(table(["Node", "Model", "Stage", "Held, by GPU", "Busy", "Trouble"], rows, "GPU nodes"));
   }
 }
 
 function said({ name, index, node, held }) {
   const fault = (node.faults || {})[String(index)];
-  return [`${name}/${index}`, node.model, `${node.guessed ? "about " : ""}${held}% held`, fault || "",
+  return [`${name}/${index}`, node.model, `${node.guessed ? "about " : ""}${held}% held`, node.busy?.[index] >= 0 ? `${node.busy[index]}% busy` : "",
+    (node.idle || []).includes(index) ? "held and idle" : "", fault || "",
     "waits" in node ? `node not ready: ${node.waits}` : ""].filter(Boolean).join("   ");
 }

@@ -36,9 +36,20 @@ function parts(gpu) {
   return draw("svg", { class: "parts", role: "img", "aria-label": `${at}% held` }, rects);
 }
 
+// What is measured of a GPU, in words.
+function measured({ busyPercent, memoryMib, powerWatts, temperatureCelsius, idle, idleSeconds }) {
+  const words = [
+    busyPercent === undefined ? "" : `${Math.round(busyPercent)}%`,
+    memoryMib === undefined ? "" : `${(memoryMib / 1024).toFixed(1)} GiB`,
+    powerWatts === undefined ? "" : `${Math.round(powerWatts)} W`,
+    temperatureCelsius === undefined ? "" : `${Math.round(temperatureCelsius)} °C`,
+  ].filter(Boolean).join("  ");
+  return [words || make("span", { class: "soft" }, "not measured"), idle ? make("div", { class: "warn" }, `idle for ${lasting(idleSeconds)}`) : ""];
+}
+
 function gpuRow(gpu, { known, ready }) {
   const holders = gpu.held.map(({ pod, holds }, at) => [at ? make("br") : "", podLink(pod), ` ${holds}`]);
-  return [String(gpu.index), `${gpu.model} ${Math.round(gpu.memoryMib / 1024)} GiB`, known ? parts(gpu) : "only the node knows",
+  return [String(gpu.index), `${gpu.model} ${Math.round(gpu.memoryMib / 1024)} GiB`, known ? parts(gpu) : "only the node knows", measured(gpu.use),
     [gpu.fault ? make("div", { class: "bad" }, gpu.fault) : "", holders.length ? holders : known && ready && !gpu.fault ? "free" : ""], make("span", { class: "soft" }, gpu.uuid)];
 }
 
@@ -53,7 +64,7 @@ export function nodePage(main, found) {
       trouble,
       make("section", {}, make("h2", {}, "Stages", " ", make("small", {}, "each from the end of the one before")), chart(found.stages)),
       make("section", {}, make("h2", {}, "GPUs"),
-        table(["GPU", "Model", "Held", "By", "UUID"], found.gpus.map((gpu) => gpuRow(gpu, found)), "GPUs of the node", "plain"),
+        table(["GPU", "Model", "Held", "Busy", "By", "UUID"], found.gpus.map((gpu) => gpuRow(gpu, found)), "GPUs of the node", "plain"),
         found.holders.length ? make("ul", { class: "pods" }, found.holders.map(({ pod, holds }) => make("li", {}, podLink(pod), ` ${holds}`))) : ""),
       make("section", {}, make("h2", {}, "Events", " ", make("small", {}, "the newest first")),
         found.events.length ? table(["Age", "Reason", "Message"], found.events.map(({ at, reason, message }) => [agoOf(at), reason, message]), "Events of the node") : make("p", { class: "soft" }, "No events, or none that you may read."))));

@@ -1,6 +1,22 @@
 // The page of a pod: why it is where it is, or why it waits, as `gpuplane explain` answers.
 
-import { agoOf, cure, make, nodePath } from "./elements.js";
+import { agoOf, cure, draw, make, nodePath, table } from "./elements.js";
+
+// One amount against its limit, as a bar and in words.
+function against(value, limit, words) {
+  if (value === undefined) return make("span", { class: "soft" }, "not measured");
+  const part = limit ? Math.min(1, value / limit) : 0;
+  const bar = draw("svg", { class: "parts", role: "img", "aria-label": words },
+    draw("rect", { class: "busy", x: 0, y: 0, width: `${part * 100}%`, height: 14 }));
+  return [limit ? bar : "", words];
+}
+
+function useRow({ gpu, core, memoryMib, coreLimit, memoryLimitMib }) {
+  const gib = (mib) => (mib / 1024).toFixed(1);
+  return [gpu,
+    against(core, coreLimit, core === undefined ? "" : `${core.toFixed(1)}${coreLimit ? ` of ${coreLimit}` : ""}%`),
+    against(memoryMib, memoryLimitMib, memoryMib === undefined ? "" : `${gib(memoryMib)}${memoryLimitMib ? ` of ${gib(memoryLimitMib)}` : ""} GiB`)];
+}
 
 export function podPage(main, found) {
   const state = found.state === "placed"
@@ -16,6 +32,8 @@ export function podPage(main, found) {
     make("p", {}, state),
     make("div", { class: "stack" },
       cures.length ? make("section", {}, make("h2", {}, "Cures", " ", make("small", {}, "each was decided again with the change made")), make("ul", { class: "pods" }, cures)) : "",
+      found.use.length ? make("section", {}, make("h2", {}, "Use", " ", make("small", {}, "of the last minutes, against what it holds")),
+        table(["GPU", "Core", "Memory"], found.use.map(useRow), "Use of GPUs by the pod")) : "",
       make("section", {}, make("h2", {}, "Explanation", " ", make("small", {}, `gpuplane explain ${found.pod}`)),
         make("pre", { tabindex: 0, role: "region", "aria-label": "Explanation" }, found.text))));
 }

@@ -1,0 +1,98 @@
+"""An exporter for the GPUs of all nodes of a scene: each scrape finds minutes more on its meter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import NamedTuple
+
+from gpuplane import names
+from gpuplane.metering import GPUReading, Hold, Meter, MeterNames, NodeReading, PodContainer, families
+from kubekit.api.core import Pod
+from kubekit.http_server import HttpAnswer, serving
+from kubekit.kube.exposition import Metric, MetricFamily, MetricType, exposition, series
+from tests.support.extender_world import World
+
+PORT = 9400
+BETWEEN_SECONDS = 400  # on the meter, between two scrapes
+GIB = 1 << 30
+# Name, value of a GPU without work, and what full work adds.
+GAUGES = (
+    ("DCGM_FI_DEV_GPU_UTIL", 0, 100),
+    ("DCGM_FI_DEV_FB_USED", 0, 6963),
+    ("DCGM_FI_DEV_POWER_USAGE", 30, 40),
+    ("DCGM_FI_DEV_GPU_TEMP", 34, 40),
+)
+
+
+class Holding(NamedTuple):
+    """What a pod holds of a GPU, and the part of the GPU's time that it uses."""
+
+    pod: str
+    part: float
+    used: float
+    memory_gib: float
+
+
+class FakeExporter:
+    """GPUs by node and number, each with its holders. Answers are those of a real meter, and some fields of DCGM."""
+
+    def __init__(self, gpus: Mapping[tuple[str, int], Iterable[Holding]]) -> None:
+        self._gpus = {key: tuple(holders) for key, holders in gpus.items()}
+        self._meter = Meter()
+        self._seconds = 0
+        self._used: dict[str, float] = {}
+        self._advance(100)
+
+    def _advance(self, seconds: int) -> None:
+        self._seconds += seconds
+        gpus, holds = [], []
+        for (node, index), holders in self._gpus.items():
+            uuid = f"GPU-{node}-{index}"
+            memory = sum(one.memory_gib for one in holders)
+            gpus.append(GPUReading(uuid=uuid, active=sum(h.used for h in holders), memory_bytes=int(memory * GIB)))
+            for one in holders:
+                self._used[one.pod] = self._used.get(one.pod, 0.0) + seconds * one.used
+                namespace, _, name = one.pod.partition("/")
+                who, used = PodContainer(namespace, name, "c0"), int(self._used[one.pod] * 1e9)
+                bytes_ = int(one.memory_gib * GIB)
+                holds.append(Hold(who=who, uuid=uuid, part=one.part, used_ns=used, memory_bytes=bytes_))
+        self._meter.read(NodeReading(at_ns=self._seconds * 10**9, gpus=tuple(gpus), holds=tuple(holds)))
+
+    async def metrics(self) -> HttpAnswer:
+        labels = {
+            f"GPU-{node}-{index}": {"gpu": str(index), "UUID": f"GPU-{node}-{index}", "Hostname": node}
+            for node, index in self._gpus
+        }
+        gauges = []
+        for name, least, more in GAUGES:
+            values = [
+                (series(labels[f"GPU-{node}-{index}"]), round(least + more * sum(one.used for one in holders)))
+                for (node, index), holders in self._gpus.items()
+            ]
+            gauges.append(MetricFamily(Metric(name, MetricType.GAUGE, "as DCGM has it"), values))
+        text = exposition([*families(self._meter.totals, MeterNames(labels, lambda who: {})), *gauges])
+        self._advance(BETWEEN_SECONDS)
+        return HttpAnswer(text)
+
+
+@contextlib.asynccontextmanager
+async def exporting(world: World, gpus: Mapping[tuple[str, int], Iterable[Holding]]) -> AsyncIterator[None]:
+    """The exporter as a pod of the operator's namespace, at an address of this process alone."""
+    number = os.getpid()
+    address = f"127.{1 + number % 250}.{number // 250 % 250}.{1 + number // 62500 % 250}"
+    labels = {"app": "nvidia-dcgm-exporter"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "nvidia-dcgm-exporter-x", "namespace": names.OPERATOR_NAMESPACE, "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    async with serving({"/metrics": FakeExporter(gpus).metrics}, address, PORT):
+        await world.client.create(pod, resource=Pod.RESOURCE)
+        status = {"status": {"phase": "Running", "podIP": address}}
+        await world.client.patch(
+            Pod, "nvidia-dcgm-exporter-x", status, names.OPERATOR_NAMESPACE, subresource="status", manager="test"
+        )
+        yield
