@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from gpuplane.limits.facts import CoreMode
 
@@ -64,6 +67,29 @@ def test_limits_hold_for_kernels_of_300_milliseconds(make_machine) -> None:
     for cores, shares in zip(wanted, got, strict=True):
         for core, share in zip(cores, shares, strict=True):
             assert core - 4 < share < core + 3, (wanted, got)
+
+
+GAPS = """
+context()
+function = kernel({us})
+start, count = time.monotonic(), 0
+while time.monotonic() < start + 2:
+    assert launch(function) == 0
+    call("cuCtxSynchronize")
+    time.sleep({idle_us} / 1e6)
+    count += 1
+answer(100 * count * {us} / 1e6 / (time.monotonic() - start))
+"""
+
+
+@pytest.mark.parametrize(
+    ("us", "idle_us", "core"), [(2400, 3200, 30), (2800, 3200, 30), (1400, 3200, 20), (10_000, 5000, 60)]
+)
+def test_a_program_that_leaves_the_gpu_idle_pays_for_the_time_that_it_works(
+    machine: Any, us: int, idle_us: int, core: int
+) -> None:
+    share = machine.run(GAPS.format(us=us, idle_us=idle_us), machine.share("a", core=core))
+    assert core / 2 < share < core + 3
 
 
 def test_burst_takes_what_nobody_wants_and_gives_it_back(make_machine) -> None:

@@ -46,6 +46,7 @@ struct gate {
 	unsigned launching; /* threads that are in the launch of a graph */
 	struct turn turn;
 	uint64_t ends;       /* of the turn */
+	unsigned sparse;     /* for so many more turns the GPU is expected to be idle in them */
 	uint64_t wanted, done, done_at; /* numbers of the last drain asked for and finished; when */
 	struct gate_context *contexts; /* those with launches; an ended one leaves its place empty */
 	int context_count;

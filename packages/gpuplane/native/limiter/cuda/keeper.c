@@ -10,6 +10,8 @@
 CUresult cuCtxSynchronize(void);
 
 #define TICK_NS 1500000ull        /* so long without a launch and with an idle GPU, and the turn is given back */
+#define FINE_TICK_NS 400000ull    /* so often it is looked whether there was a launch, after turns that ended so */
+#define SPARSE_TURNS 8            /* and for so many turns */
 #define STEP_NS 20000000ull       /* a long drain is charged, and the arbiter told of it, in such steps */
 #define QUICK_NS 200000ull        /* a drain that took no longer found the GPU idle */
 #define LEAVE_NS 1000000000ull
@@ -160,42 +162,50 @@ static void go_on(struct gate *gate, uint64_t before)
 	pthread_cond_broadcast(&gate->changed);
 }
 
+/* A program that leaves the GPU idle between its launches pays for the time until the GPU is found idle, so the drainer looks
+   soon after each launch, and is there when the GPU has finished. Other programs are spared that: a look may cost the driver
+   a processor. */
+static void note_end(struct gate *gate, bool idle)
+{
+	gate->sparse = idle ? SPARSE_TURNS : gate->sparse ? gate->sparse - 1 : 0;
+}
+
 static void *run_keeper(void *argument)
 {
 	struct gate *gate = argument;
-	uint64_t busy_at = 0, asked = 0;
+	uint64_t asked = 0; /* the drain behind all that was launched */
 	pthread_mutex_lock(&gate->lock);
 	for (;;) {
 		while (gate->state != GATE_OPEN || gate->stopping) {
-			busy_at = asked = 0;
+			asked = 0;
 			pthread_cond_wait(&gate->work, &gate->lock);
 		}
-		uint64_t now = clock_now(), tick = now + TICK_NS;
+		uint64_t now = clock_now(), tick = now + (gate->sparse ? FINE_TICK_NS : TICK_NS);
 		if (now < gate->ends) {
 			gate_deadline(&gate->work, &gate->lock, tick < gate->ends ? tick : gate->ends);
 			now = clock_now();
 		}
 		if (gate->state != GATE_OPEN)
 			continue;
+		bool touched = __atomic_exchange_n(&gate->touched, false, __ATOMIC_SEQ_CST);
+		asked = touched ? 0 : asked;
 		if (now >= gate->ends) {
 			uint64_t before = gate->ends;
-			busy_at = asked = 0;
-			if (turn_more(&gate->turn, &gate->ends))
-				go_on(gate, before);
-			else
-				end_turn(gate, 0);
-			continue;
-		}
-		if (__atomic_exchange_n(&gate->touched, false, __ATOMIC_SEQ_CST) || !busy_at) {
-			busy_at = now;
 			asked = 0;
-		} else if (!asked) {
+			if (turn_more(&gate->turn, &gate->ends)) {
+				go_on(gate, before);
+			} else {
+				note_end(gate, false);
+				end_turn(gate, 0);
+			}
+		} else if (!asked && (!touched || gate->sparse)) {
 			/* Nothing launched for a while: is the GPU still busy with what was? */
 			ask_drain(gate);
 			asked = gate->wanted;
-		} else if (gate->done >= asked && now - gate->done_at >= TICK_NS) {
-			end_turn(gate, gate->done_at - busy_at < TICK_NS + QUICK_NS ? busy_at : gate->done_at);
-			busy_at = asked = 0;
+		} else if (asked && gate->done >= asked && now - gate->done_at >= TICK_NS) {
+			note_end(gate, true);
+			end_turn(gate, gate->done_at);
+			asked = 0;
 		}
 	}
 	return NULL;
