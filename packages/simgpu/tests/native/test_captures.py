@@ -300,7 +300,7 @@ answer([codes, ended(stream), nodes(graph)])
     assert seen(node, program) == [[1, 0, 0, True, 0, 0, True], INVALIDATED, 2]
 
 
-def test_the_launch_of_a_graph_is_captured_as_its_kernels(node: Any) -> None:
+def test_the_launch_of_a_graph_is_captured_as_a_child_graph(node: Any) -> None:
     program = """
 begin(stream)
 launch(function, stream=stream), launch(function, stream=stream)
@@ -311,7 +311,7 @@ codes = [code_of("cuGraphLaunch", execution, stream) for _ in range(3)]
 code, graph = end(stream)
 answer([codes, code, nodes(graph)])
 """
-    assert seen(node, program) == [[0, 0, 0], 0, 6]
+    assert seen(node, program) == [[0, 0, 0], 0, 3]
 
 
 def test_a_capture_describes_itself(node: Any) -> None:

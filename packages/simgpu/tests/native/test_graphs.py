@@ -211,3 +211,101 @@ answer([kind.value, count.value, value(address), same, memory])
 """
     )
     assert seen == [4, 2, 6, 1, 801]
+
+
+HOSTS = (
+    NODES
+    + """
+HOST = ctypes.CFUNCTYPE(None, c_void_p)
+class Host(ctypes.Structure):
+    _fields_ = [("function", HOST), ("data", c_void_p)]
+class Node(ctypes.Structure):
+    _fields_ = [("type", c_int), ("reserved", c_int * 3), ("host", Host), ("room", c_uint64 * 27), ("more", c_uint64)]
+seen = []
+says = HOST(lambda data: seen.append(data))
+def made():
+    graph = c_void_p()
+    call("cuGraphCreate", byref(graph), 0)
+    return graph
+def host_node(graph, word, *before):
+    node, list = c_void_p(), (c_void_p * len(before))(*before)
+    call("cuGraphAddHostNode", byref(node), graph, list, c_size_t(len(before)), byref(Host(says, word)))
+    return node
+def executable(graph):
+    execution = c_void_p()
+    call("cuGraphInstantiateWithFlags", byref(execution), graph, c_uint64(0))
+    return execution
+def run(execution):
+    call("cuGraphLaunch", execution, None)
+    call("cuCtxSynchronize")
+def edges(graph):
+    count = c_size_t()
+    call("cuGraphGetEdges", graph, None, None, byref(count))
+    ends = [(c_void_p * count.value)() for _ in range(2)]
+    call("cuGraphGetEdges", graph, *ends, byref(count))
+    nodes, many = (c_void_p * 64)(), c_size_t(64)
+    call("cuGraphGetNodes", graph, nodes, byref(many))
+    return sorted([nodes[:].index(one), nodes[:].index(other)] for one, other in zip(*ends))
+"""
+)
+
+
+def test_host_nodes_run_with_the_parameters_that_their_executable_graph_has(node: Any) -> None:
+    seen = node.run(
+        HOSTS
+        + """
+context()
+graph, child, clone, outcome = made(), made(), c_void_p(), (c_uint64 * 3)()
+first = host_node(graph, 1)
+host_node(child, 2)
+inner = c_void_p()
+call("cuGraphAddChildGraphNode", byref(inner), graph, byref(first), c_size_t(1), child)
+host_node(graph, 3, inner)
+execution = executable(graph)
+call("cuGraphHostNodeSetParams", first, byref(Host(says, 10)))  # has no effect on it
+run(execution)
+call("cuGraphExecHostNodeSetParams", execution, first, byref(Host(says, 11)))
+other = made()
+host_node(other, 12)
+call("cuGraphExecChildGraphNodeSetParams", execution, inner, other)
+run(execution)
+call("cuGraphClone", byref(clone), graph)
+call("cuGraphExecUpdate_v2", execution, clone, outcome)
+run(execution)
+call("cuGraphExecNodeSetParams", execution, first, byref(Node(type=3, host=Host(says, 13))))
+run(execution)
+parameters = Host()
+call("cuGraphHostNodeGetParams", first, byref(parameters))
+answer([seen, parameters.data, edges(clone),
+        code_of("cuGraphExecUpdate", execution, child, byref(c_void_p()), byref(c_int())),
+        code_of("cuGraphExecHostNodeSetParams", execution, host_node(child, 5), byref(parameters))])
+"""
+    )
+    assert seen == [[1, 2, 3, 11, 12, 3, 10, 2, 3, 13, 2, 3], 10, [[0, 1], [1, 2]], 910, 1]
+
+
+def test_edges_of_a_captured_graph_are_those_of_its_streams_and_events(node: Any) -> None:
+    seen = node.run(
+        HOSTS
+        + """
+context()
+function, address = kernel(COUNT, "count"), allocate(4)
+streams, events, graph = [c_void_p(), c_void_p()], [c_void_p(), c_void_p()], c_void_p()
+for stream, event in zip(streams, events):
+    call("cuStreamCreate", byref(stream), 1)
+    call("cuEventCreate", byref(event), 2)
+call("cuStreamBeginCapture_v2", streams[0], 0)
+assert launch(function, address, stream=streams[0]) == 0
+call("cuEventRecord", events[0], streams[0])
+call("cuStreamWaitEvent", streams[1], events[0], 0)
+call("cuLaunchHostFunc", streams[1], says, None)
+call("cuLaunchHostFunc", streams[1], says, None)
+assert launch(function, address, stream=streams[0]) == 0
+call("cuEventRecord", events[1], streams[1])
+call("cuStreamWaitEvent", streams[0], events[1], 0)
+assert launch(function, address, stream=streams[0]) == 0
+call("cuStreamEndCapture", streams[0], byref(graph))
+answer(edges(graph))
+"""
+    )
+    assert seen == [[0, 1], [0, 3], [1, 2], [2, 4], [3, 4]]

@@ -110,7 +110,7 @@ EXPORT CUresult cuStreamIsCapturing(CUstream handle, int *status)
 	return describe(handle, status, NULL, NULL);
 }
 
-/* Which nodes the next one depends on is not kept. */
+/* Which nodes the next one depends on is not answered. */
 EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
 					  size_t *count)
 {

@@ -60,6 +60,8 @@ static CUresult use_locked(struct stream *stream)
 		struct graph *graph = (stream)->capture->graph;                                                         \
 		(stream)->before.operations[(stream)->branch]++;                                                        \
 		result = add;                                                                                           \
+		if (result == CUDA_SUCCESS)                                                                             \
+			result = cuda_graph_entered(graph, (stream)->capture->id, (stream)->branch, &(stream)->before, &(stream)->linked); \
 	}                                                                                                               \
 	pthread_mutex_unlock(&cuda_guard);                                                                              \
 	return result
@@ -204,7 +206,7 @@ static CUresult join_locked(struct stream *stream, struct event *event)
 			return capture_spoil(of_event, CUDA_NOT_SUPPORTED);
 		stream->capture = of_event;
 		stream->branch = of_event->branches++;
-		stream->before = (struct history){{0}};
+		stream->before = stream->linked = (struct history){{0}};
 	}
 	for (unsigned i = 0; i < CAPTURE_STREAMS; i++)
 		if (stream->before.operations[i] < event->before.operations[i])
@@ -232,7 +234,7 @@ void capture_begin(struct capture *capture, struct stream *origin)
 	captures = capture;
 	origin->capture = capture;
 	origin->branch = 0;
-	origin->before = (struct history){{0}};
+	origin->before = origin->linked = (struct history){{0}};
 }
 
 bool capture_end(struct capture *capture)

@@ -61,6 +61,7 @@ typedef enum {
 	CUDA_CAPTURE_IMPLICIT = 906,
 	CUDA_CAPTURED_EVENT = 907,
 	CUDA_CAPTURE_WRONG_THREAD = 908,
+	CUDA_GRAPH_EXEC_UPDATE_FAILURE = 910,
 	CUDA_INVALID_RESOURCE_TYPE = 914,
 	CUDA_INVALID_RESOURCE_CONFIGURATION = 915,
 	CUDA_ILLEGAL_STATE = 401,
@@ -117,7 +118,7 @@ struct stream {
 	bool gone; /* destroyed, while there is something in its queue */
 	struct capture *capture; /* which it takes part in, */
 	unsigned branch;         /* and its number there */
-	struct history before;
+	struct history before, linked; /* the latter: of what its last node has edges from */
 };
 
 struct context {
@@ -345,6 +346,9 @@ CUresult cuda_add_host(struct graph *graph, const struct host_operation *host);
 CUresult cuda_add_allocation(struct graph *graph, struct context *context, uint64_t size, uint64_t *address);
 CUresult cuda_add_free(struct graph *graph, uint64_t address);
 CUresult cuda_add_exec(struct graph *graph, const struct graph_exec *exec);
+CUresult cuda_graph_link(struct graph *graph, struct graph_node *from, struct graph_node *to);
+/* The last node comes from a capture, behind what is `before` it; *linked: what earlier nodes of its stream come behind. */
+CUresult cuda_graph_entered(struct graph *graph, uint64_t capture, unsigned branch, const struct history *before, struct history *linked);
 bool cuda_graph_freed(uint64_t address); /* by a call instead of a node; false: it is not in use */
 
 /* captures.c. Work is about to be put into a stream: it is refused, recorded (*captured), or still to be run. */

@@ -11,11 +11,15 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *result, CUgraph graph, 
 	NEED(result && flags <= FLAGS_ALL);
 	GRAPH(graph);
 	struct graph_exec *exec = calloc(1, sizeof *exec);
-	if (!exec)
+	if (!exec || cuda_exec_use(exec, graph->nodes, graph->nodes->count) != CUDA_SUCCESS) {
+		free(exec);
 		return CUDA_OUT_OF_MEMORY;
+	}
 	pthread_mutex_lock(&cuda_graph_guard);
-	*exec = (struct graph_exec){MAGIC_EXEC, graph->nodes, graph->nodes->count};
-	graph->nodes->references++;
+	exec->magic = MAGIC_EXEC;
+	exec->origin = exec->nodes;
+	exec->origin_count = exec->count;
+	graph->nodes->references += 2;
 	pthread_mutex_unlock(&cuda_graph_guard);
 	*result = exec;
 	return CUDA_SUCCESS;
@@ -61,6 +65,8 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 	NEED(exec && exec->magic == MAGIC_EXEC);
 	exec->magic = 0;
 	cuda_graph_drop(exec->nodes);
+	cuda_graph_drop(exec->origin);
+	free(exec->hosts);
 	free(exec);
 	return CUDA_SUCCESS;
 }
@@ -114,14 +120,14 @@ static CUresult queue_kernel(struct stream *stream, const struct work *work)
 }
 
 /* From a host function on, and behind what waits in the stream, nodes are queued: a launch does not wait for them. */
-static CUresult run(struct context *context, struct stream *stream, const struct nodes *nodes, size_t count)
+static CUresult run(struct context *context, struct stream *stream, const struct nodes *nodes, size_t count, const struct host_operation **hosts)
 {
 	CUresult result = CUDA_SUCCESS;
 	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
 		const struct graph_node *node = nodes->all[i];
 		switch (node->type) {
 		case NODE_GRAPH:
-			result = run(context, stream, node->child->nodes, node->child->nodes->count);
+			result = run(context, stream, node->child->nodes, node->child->nodes->count, hosts);
 			break;
 		case NODE_KERNEL:
 			result = cuda_queued(stream) ? queue_kernel(stream, node->work) : cuda_run(context, stream, node->work);
@@ -134,7 +140,7 @@ static CUresult run(struct context *context, struct stream *stream, const struct
 				cuda_move(context, stream, node->move);
 			break;
 		case NODE_HOST:
-			result = cuda_queue(stream, (struct operation){.kind = OPERATION_HOST, .host = node->host});
+			result = cuda_queue(stream, (struct operation){.kind = OPERATION_HOST, .host = *(*hosts)++});
 			break;
 		default: /* memory counts from the launch on */
 			pthread_mutex_lock(&cuda_graph_guard);
@@ -159,7 +165,8 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 		return result;
 	if (result == CUDA_SUCCESS)
 		result = reserve(exec, context->device);
-	return result == CUDA_SUCCESS ? run(context, stream, exec->nodes, exec->count) : result;
+	const struct host_operation *hosts = exec->hosts;
+	return result == CUDA_SUCCESS ? run(context, stream, exec->nodes, exec->count, &hosts) : result;
 }
 
 EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)

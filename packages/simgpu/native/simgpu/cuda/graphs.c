@@ -1,6 +1,6 @@
 /*
  * Graphs of kernels, moves, host functions and memory, made by hand or by capturing streams (captures.c). Nodes run in the order in which they
- * were added, which is an order that every graph allows. Memory of a graph has its address from the beginning; what it
+ * were added, which is an order that every graph allows; their edges only describe the graph. Memory of a graph has its address from the beginning; what it
  * takes of the GPU's memory comes from one pool of all graphs, which grows at a launch and shrinks when it is trimmed.
  */
 #include "graphs.h"
@@ -76,11 +76,12 @@ void cuda_graph_drop(struct nodes *nodes)
 	}
 	if (last) {
 		free(nodes->all);
+		free(nodes->edges);
 		free(nodes);
 	}
 }
 
-static CUresult add(struct graph *graph, struct graph_node wanted, CUgraphNode *result)
+CUresult cuda_graph_add(struct graph *graph, struct graph_node wanted, CUgraphNode *result)
 {
 	struct nodes *nodes = graph->nodes;
 	struct graph_node *node = malloc(sizeof *node);
@@ -100,13 +101,59 @@ static CUresult add(struct graph *graph, struct graph_node wanted, CUgraphNode *
 	return larger ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
 }
 
-static CUresult add_kernel(struct graph *graph, const struct work *work, CUgraphNode *result)
+CUresult cuda_graph_link(struct graph *graph, struct graph_node *from, struct graph_node *to)
+{
+	struct nodes *nodes = graph->nodes;
+	pthread_mutex_lock(&cuda_graph_guard);
+	struct edge *larger = realloc(nodes->edges, (nodes->edge_count + 1) * sizeof *larger);
+	if (larger) {
+		nodes->edges = larger;
+		nodes->edges[nodes->edge_count++] = (struct edge){from, to};
+	}
+	pthread_mutex_unlock(&cuda_graph_guard);
+	return larger ? CUDA_SUCCESS : CUDA_OUT_OF_MEMORY;
+}
+
+CUresult cuda_graph_add_behind(struct graph *graph, const CUgraphNode *before, size_t count, struct graph_node wanted, CUgraphNode *result)
+{
+	for (size_t i = 0; i < count; i++)
+		NEED(before[i] && before[i]->magic == MAGIC_NODE);
+	CUresult status = cuda_graph_add(graph, wanted, result);
+	for (size_t i = 0; i < count && status == CUDA_SUCCESS; i++)
+		status = cuda_graph_link(graph, before[i], *result);
+	return status;
+}
+
+CUresult cuda_graph_entered(struct graph *graph, uint64_t capture, unsigned branch, const struct history *before, struct history *linked)
+{
+	struct nodes *nodes = graph->nodes;
+	struct graph_node *node = nodes->all[nodes->count - 1];
+	CUresult result = CUDA_SUCCESS;
+	node->capture = capture;
+	node->branch = branch;
+	node->number = before->operations[branch];
+	for (unsigned i = 0; i < CAPTURE_STREAMS && result == CUDA_SUCCESS; i++) {
+		uint32_t number = before->operations[i] - (i == branch);
+		if (!number || number == linked->operations[i])
+			continue;
+		for (size_t k = nodes->count - 1; k--;)
+			if (nodes->all[k]->capture == capture && nodes->all[k]->branch == i && nodes->all[k]->number == number) {
+				result = cuda_graph_link(graph, nodes->all[k], node);
+				break;
+			}
+	}
+	*linked = *before;
+	linked->operations[branch]--; /* the next one comes behind this one */
+	return result;
+}
+
+static CUresult add_kernel(struct graph *graph, const CUgraphNode *before, size_t count, const struct work *work, CUgraphNode *result)
 {
 	struct work *copy = malloc(sizeof *copy);
 	if (!copy)
 		return CUDA_OUT_OF_MEMORY;
 	*copy = *work;
-	return add(graph, (struct graph_node){.type = NODE_KERNEL, .work = copy}, result);
+	return cuda_graph_add_behind(graph, before, count, (struct graph_node){.type = NODE_KERNEL, .work = copy}, result);
 }
 
 CUresult cuda_add_move(struct graph *graph, const struct move *move)
@@ -115,15 +162,16 @@ CUresult cuda_add_move(struct graph *graph, const struct move *move)
 	if (!copy)
 		return CUDA_OUT_OF_MEMORY;
 	*copy = *move;
-	return add(graph, (struct graph_node){.type = move->element ? NODE_FILL : NODE_COPY, .move = copy}, NULL);
+	return cuda_graph_add(graph, (struct graph_node){.type = move->element ? NODE_FILL : NODE_COPY, .move = copy}, NULL);
 }
 
 CUresult cuda_add_host(struct graph *graph, const struct host_operation *host)
 {
-	return add(graph, (struct graph_node){.type = NODE_HOST, .host = *host}, NULL);
+	return cuda_graph_add(graph, (struct graph_node){.type = NODE_HOST, .host = *host}, NULL);
 }
 
-static CUresult add_memory(struct graph *graph, struct context *context, uint64_t size, uint64_t *address, CUgraphNode *result)
+static CUresult add_memory(struct graph *graph, const CUgraphNode *before, size_t count, struct context *context, uint64_t size,
+			   uint64_t *address, CUgraphNode *result)
 {
 	struct memory *memory = calloc(1, sizeof *memory);
 	if (!memory)
@@ -139,10 +187,10 @@ static CUresult add_memory(struct graph *graph, struct context *context, uint64_
 	memory->next = memories;
 	memories = memory;
 	pthread_mutex_unlock(&cuda_graph_guard);
-	return add(graph, (struct graph_node){.type = NODE_ALLOCATE, .memory = memory}, result);
+	return cuda_graph_add_behind(graph, before, count, (struct graph_node){.type = NODE_ALLOCATE, .memory = memory}, result);
 }
 
-static CUresult add_free(struct graph *graph, uint64_t address, CUgraphNode *result)
+static CUresult add_free(struct graph *graph, const CUgraphNode *before, size_t count, uint64_t address, CUgraphNode *result)
 {
 	struct memory *found = NULL;
 	pthread_mutex_lock(&cuda_graph_guard);
@@ -151,52 +199,25 @@ static CUresult add_free(struct graph *graph, uint64_t address, CUgraphNode *res
 			found = memory;
 	pthread_mutex_unlock(&cuda_graph_guard);
 	NEED(found);
-	return add(graph, (struct graph_node){.type = NODE_FREE, .memory = found}, result);
+	return cuda_graph_add_behind(graph, before, count, (struct graph_node){.type = NODE_FREE, .memory = found}, result);
 }
 
 CUresult cuda_add_kernel(struct graph *graph, const struct work *work)
 {
-	return add_kernel(graph, work, NULL);
+	CUgraphNode node;
+	return add_kernel(graph, NULL, 0, work, &node);
 }
 
 CUresult cuda_add_allocation(struct graph *graph, struct context *context, uint64_t size, uint64_t *address)
 {
-	return add_memory(graph, context, size, address, NULL);
+	CUgraphNode node;
+	return add_memory(graph, NULL, 0, context, size, address, &node);
 }
 
 CUresult cuda_add_free(struct graph *graph, uint64_t address)
 {
-	return add_free(graph, address, NULL);
-}
-
-static bool has_memory(const struct nodes *nodes, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		if (nodes->all[i]->memory)
-			return true;
-	return false;
-}
-
-/* The nodes of another graph, and of the graphs in it. */
-static CUresult add_all(struct graph *graph, const struct nodes *nodes, size_t count)
-{
-	CUresult result = CUDA_SUCCESS;
-	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-		const struct graph_node *node = nodes->all[i];
-		switch (node->type) {
-		case NODE_GRAPH: result = add_all(graph, node->child->nodes, node->child->nodes->count); break;
-		case NODE_HOST: result = cuda_add_host(graph, &node->host); break;
-		case NODE_KERNEL: result = add_kernel(graph, node->work, NULL); break;
-		default: result = cuda_add_move(graph, node->move);
-		}
-	}
-	return result;
-}
-
-/* Memory cannot be in two graphs, and the driver refuses that too. */
-CUresult cuda_add_exec(struct graph *graph, const struct graph_exec *exec)
-{
-	return has_memory(exec->nodes, exec->count) ? CUDA_NOT_SUPPORTED : add_all(graph, exec->nodes, exec->count);
+	CUgraphNode node;
+	return add_free(graph, NULL, 0, address, &node);
 }
 
 CUresult cuda_graph_make(struct graph **result)
@@ -240,7 +261,6 @@ EXPORT CUresult cuGraphDestroy(CUgraph graph)
 	return CUDA_SUCCESS;
 }
 
-/* Edges are checked for their arguments only: the order of adding keeps them. */
 EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count,
 					const struct kernel_parameters *wanted)
 {
@@ -248,27 +268,7 @@ EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const 
 	NEED(node && wanted && (before || !count));
 	GRAPH(graph);
 	CUresult result = cuda_prepare(&work, wanted->function, wanted->grid, wanted->block, wanted->shared, wanted->params, wanted->extra);
-	return result == CUDA_SUCCESS ? add_kernel(graph, &work, node) : result;
-}
-
-/* The child is copied, so that later changes of it have no effect. */
-EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count, CUgraph child)
-{
-	struct graph *copy;
-	NEED(node && (before || !count));
-	GRAPH(graph);
-	NEED(cuda_graph_valid(child) && child != graph);
-	if (has_memory(child->nodes, child->nodes->count))
-		return CUDA_NOT_SUPPORTED;
-	CUresult result = cuda_graph_make(&copy);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = add_all(copy, child->nodes, child->nodes->count);
-	if (result == CUDA_SUCCESS)
-		result = add(graph, (struct graph_node){.type = NODE_GRAPH, .child = copy}, node);
-	if (result != CUDA_SUCCESS)
-		cuda_graph_free(copy);
-	return result;
+	return result == CUDA_SUCCESS ? add_kernel(graph, before, count, &work, node) : result;
 }
 
 EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *child)
@@ -285,14 +285,14 @@ EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const C
 	GRAPH(graph);
 	CONTEXT(context);
 	NEED(wanted->pool.location.type == 1 && wanted->pool.location.id == context->device);
-	return add_memory(graph, context, wanted->size, &wanted->address, node);
+	return add_memory(graph, before, count, context, wanted->size, &wanted->address, node);
 }
 
 EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *before, size_t count, CUdeviceptr address)
 {
 	NEED(node && (before || !count));
 	GRAPH(graph);
-	return add_free(graph, address, node);
+	return add_free(graph, before, count, address, node);
 }
 
 EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *list, size_t *count)
@@ -304,6 +304,20 @@ EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *list, size_t *count)
 		list[i] = i < nodes->count ? nodes->all[i] : NULL;
 	if (!list || *count > nodes->count)
 		*count = nodes->count;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
+{
+	NEED(count && !from == !to);
+	GRAPH(graph);
+	const struct nodes *nodes = graph->nodes;
+	for (size_t i = 0; from && i < *count; i++) {
+		from[i] = i < nodes->edge_count ? nodes->edges[i].from : NULL;
+		to[i] = i < nodes->edge_count ? nodes->edges[i].to : NULL;
+	}
+	if (!from || *count > nodes->edge_count)
+		*count = nodes->edge_count;
 	return CUDA_SUCCESS;
 }
 
