@@ -7,9 +7,10 @@
 #define BOOK_BUCKETS 64
 #define BOOK_EVENT 3u /* flags: sleep while waiting, no timing */
 
-/* Something outside that a stream waits for lies between two events (waits.c). */
+/* Something outside that a stream waits for, or a graph with host functions, lies between two events (waits.c). */
 struct hold {
 	CUevent before, after;
+	struct hosts *hosts; /* of the graph; else NULL */
 	struct hold *next;
 };
 

@@ -90,6 +90,11 @@ struct alloc_node_parameters {
 	CUdeviceptr address;
 };
 
+struct host_parameters {
+	void (*function)(void *);
+	void *data;
+};
+
 struct launch_config {
 	unsigned grid[3], block[3], shared;
 	CUstream stream;
@@ -144,7 +149,7 @@ CUdevice cuda_stream_device(CUstream stream);
 enum kind { KIND_ADDRESS = 1, KIND_CONTEXT, KIND_ARRAY, KIND_MIPMAP, KIND_HANDLE, KIND_MAPPING, KIND_EXEC, KIND_STREAM_ORDERED };
 struct held {
 	uint64_t bytes;
-	void *owner; /* the context; a struct block for handles and mappings; a struct pool */
+	void *owner; /* the context; a struct block for handles and mappings; a struct pool; a struct hosts of graphs */
 	int gpu;
 };
 bool track_put(enum kind kind, uint64_t key, struct held held);

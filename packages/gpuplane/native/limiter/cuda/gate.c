@@ -95,11 +95,18 @@ void gate_try_turn(struct gate *gate)
 		open_gate(gate);
 }
 
-static void wait_turn(struct gate *gate)
+static bool missing(const struct gate *gate, bool resumes)
+{
+	if (!resumes)
+		return gate->state != GATE_OPEN && !gate->stopping;
+	return gate->state == GATE_SHUT && !gate->stopping && !gate->loose && LOAD(limits->gpus[gate->turn.gpu].core);
+}
+
+static void wait_turn(struct gate *gate, bool resumes)
 {
 	uint64_t started = clock_now();
 	gate->waiting++;
-	while (gate->state != GATE_OPEN && !gate->stopping)
+	while (missing(gate, resumes))
 		gate_try_turn(gate);
 	gate->waiting--;
 	uint64_t waited = clock_now() - started;
@@ -194,7 +201,7 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 		if (gate->state == GATE_OPEN) /* over, and the keeper is late */
 			gate_deadline(&gate->changed, &gate->lock, clock_now() + 1000000);
 		else
-			wait_turn(gate);
+			wait_turn(gate, false);
 	}
 	__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
 	if (graph) {
@@ -267,5 +274,30 @@ void gate_end_graph(void)
 	pthread_mutex_lock(&gate->lock);
 	gate->launching--;
 	pthread_cond_broadcast(&gate->work);
+	pthread_mutex_unlock(&gate->lock);
+}
+
+void gate_pause(int gpu)
+{
+	if (gpu >= 0)
+		STORE(gates[gpu].paused_at, clock_now());
+}
+
+/* It does not wait for the end of a turn, which may wait for functions behind this one in the driver's thread. So it goes on in
+   a turn that is about to end, which then ends later; and where work runs without a turn, since that may be such a function's
+   graph: that time is paid for later. */
+void gate_resume(int gpu, unsigned *inside)
+{
+	if (gpu < 0) {
+		ADD(*inside, -1);
+		return;
+	}
+	struct gate *gate = &gates[gpu];
+	pthread_mutex_lock(&gate->lock);
+	if (gate->started)
+		wait_turn(gate, true);
+	__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
+	gate->resumed = true;
+	ADD(*inside, -1);
 	pthread_mutex_unlock(&gate->lock);
 }

@@ -41,11 +41,15 @@ struct gate {
 	bool started, unlimited, polling, stopping;
 	bool syncing; /* the drainer is in the driver, */
 	bool whole;   /* and waits for contexts: no capture may begin */
-	bool parked;  /* work is held back in streams, and may run at any time */
+	bool parked;  /* work is held back in streams, and may run at any time, */
+	bool loose;   /* or runs without a turn */
+	bool resumed; /* a graph goes on since the drain began */
+	uint64_t paused_at; /* when the last host function of a graph began */
 	unsigned waiting;   /* threads that wait for a turn */
 	unsigned launching; /* threads that are in the launch of a graph */
 	struct turn turn;
 	uint64_t ends;       /* of the turn */
+	bool found_idle;     /* by that drain */
 	unsigned sparse;     /* for so many more turns the GPU is expected to be idle in them */
 	uint64_t wanted, done, done_at; /* numbers of the last drain asked for and finished; when */
 	struct gate_context *contexts; /* those with launches; an ended one leaves its place empty */
@@ -132,6 +136,10 @@ static inline void gate_launched(CUstream stream)
 /* Around the launch of a graph. It is many kernels, which the driver may take long to queue: a turn does not end in it. */
 bool gate_begin_graph(CUstream stream, CUgraphExec exec);
 void gate_end_graph(void);
+/* A host function of a graph begins. */
+void gate_pause(int gpu);
+/* At its end: waits for a turn for what comes behind it, then counts it down in *inside. */
+void gate_resume(int gpu, unsigned *inside);
 
 void gate_setup(int devices);        /* at cuInit */
 void gate_wait_whole(void);          /* a capture is about to begin: a wait for whole contexts would spoil it */

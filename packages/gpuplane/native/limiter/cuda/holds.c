@@ -1,19 +1,13 @@
 /* The calls that put a wait for something outside of the GPU into a stream. waits.c explains the whole. */
 #include "book.h"
 #include "gate.h"
+#include "holds.h"
+#include "hosts.h"
 
 #include <stdlib.h>
 
 #define IPC_PLACES 1024
 #define IPC_TRIES 16
-
-struct opening {
-	CUcontext context;
-	CUstream stream;
-	struct hold *hold;
-	int gpu, mode;
-	bool pushed;
-};
 
 static void leave(const struct opening *opening)
 {
@@ -29,13 +23,15 @@ static void discard(const struct opening *opening)
 		REAL(cuEventDestroy_v2)(opening->hold->before);
 	if (opening->hold->after)
 		REAL(cuEventDestroy_v2)(opening->hold->after);
+	if (opening->hold->hosts)
+		hosts_finished(opening->hold->hosts);
 	free(opening->hold);
 	captures_close(1);
 	leave(opening);
 }
 
-/* Right before the call. False: it is nothing that a turn would wait for. */
-static bool open_hold(struct opening *opening, CUstream stream)
+/* Before the call; nothing is in the stream yet. False: it is nothing that a turn would wait for. */
+static bool prepare(struct opening *opening, CUstream stream, bool graph)
 {
 	bool other;
 	*opening = (struct opening){.stream = stream, .gpu = -1};
@@ -44,23 +40,53 @@ static bool open_hold(struct opening *opening, CUstream stream)
 	opening->gpu = cuda_of_stream(stream, &opening->context, &other);
 	opening->mode = captures_relax();
 	opening->pushed = opening->gpu >= 0 && other && REAL(cuCtxPushCurrent_v2)(opening->context) == CUDA_SUCCESS;
-	if (opening->gpu < 0 || !LOAD(limits->gpus[opening->gpu].core)) {
+	if (opening->gpu < 0 || !(graph || LOAD(limits->gpus[opening->gpu].core))) {
 		free(opening->hold);
 		leave(opening);
 		return false;
 	}
 	captures_mark_from_now();
 	struct hold *hold = opening->hold;
-	if (REAL(cuEventCreate)(&hold->before, BOOK_EVENT) == CUDA_SUCCESS && REAL(cuEventCreate)(&hold->after, BOOK_EVENT) == CUDA_SUCCESS &&
-	    REAL(cuEventRecord)(hold->before, stream) == CUDA_SUCCESS)
+	if (REAL(cuEventCreate)(&hold->before, BOOK_EVENT) == CUDA_SUCCESS && REAL(cuEventCreate)(&hold->after, BOOK_EVENT) == CUDA_SUCCESS)
 		return true;
 	discard(opening);
 	return false;
 }
 
+/* Right before the call. */
+static bool begin(const struct opening *opening)
+{
+	if (REAL(cuEventRecord)(opening->hold->before, opening->stream) == CUDA_SUCCESS)
+		return true;
+	discard(opening);
+	return false;
+}
+
+static bool open_hold(struct opening *opening, CUstream stream)
+{
+	return prepare(opening, stream, false) && begin(opening);
+}
+
+bool holds_prepare_graph(struct opening *opening, CUstream stream)
+{
+	return prepare(opening, stream, true);
+}
+
+bool holds_begin_graph(struct opening *opening, struct hosts *hosts)
+{
+	if (!begin(opening))
+		return false;
+	hosts_launched(hosts, opening->gpu);
+	opening->hold->hosts = hosts;
+	return true;
+}
+
 static CUresult close_hold(const struct opening *opening, CUresult result)
 {
+	struct hosts *hosts = opening->hold->hosts;
 	if (result != CUDA_SUCCESS || REAL(cuEventRecord)(opening->hold->after, opening->stream) != CUDA_SUCCESS) {
+		if (hosts && result == CUDA_SUCCESS)
+			hosts_pin(hosts);
 		discard(opening);
 		return result;
 	}
@@ -74,11 +100,18 @@ static CUresult close_hold(const struct opening *opening, CUresult result)
 		ADD(waits_open, 1);
 	}
 	pthread_mutex_unlock(&book_guard);
+	if (!at && hosts)
+		hosts_pin(hosts);
 	if (at)
 		leave(opening);
 	else
 		discard(opening);
 	return result;
+}
+
+void holds_end_graph(const struct opening *opening, CUresult result)
+{
+	close_hold(opening, result);
 }
 
 /* Events of other processes. A place is never freed, since a handle that is used again costs two events at most. */

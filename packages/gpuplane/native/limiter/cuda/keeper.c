@@ -25,6 +25,7 @@ static void drain(struct gate *gate)
 	int count = gate->context_count;
 	/* During a capture the driver refuses to wait for contexts. */
 	bool whole = gate->whole = !captures_any(), held = false;
+	uint64_t busy = 0, started = clock_now();
 	gate->syncing = true;
 	for (int i = 0; i < count; i++) {
 		CUcontext context = gate->contexts[i].context;
@@ -37,7 +38,7 @@ static void drain(struct gate *gate)
 				streams_mark_all();
 			}
 			if (waits_any())
-				held |= waits_settle(context);
+				held |= waits_settle(context, &busy);
 			else
 				streams_wait(context);
 		}
@@ -49,6 +50,9 @@ static void drain(struct gate *gate)
 	pthread_mutex_lock(&gate->lock);
 	gate->syncing = gate->whole = false;
 	gate->parked = held;
+	uint64_t paused = LOAD(gate->paused_at), now = clock_now();
+	gate->found_idle = held ? !busy : now - started < QUICK_NS;
+	gate->done_at = held && busy && paused > busy ? paused : now;
 }
 
 /* With the lock held, which it gives up. What the contexts known are doing. */
@@ -83,6 +87,7 @@ static void watch(struct gate *gate)
 		return;
 	gate->waiting++;
 	while (gate->state == GATE_SHUT && !gate->stopping) {
+		gate->loose = state == WAITS_BUSY;
 		gate_try_turn(gate);
 		uint64_t now = clock_now();
 		owed += state == WAITS_BUSY ? now - seen : 0;
@@ -91,6 +96,7 @@ static void watch(struct gate *gate)
 			state = look(gate);
 	}
 	gate->waiting--;
+	gate->loose = false;
 	if (!gate->stopping)
 		turn_owe(&gate->turn, owed);
 }
@@ -110,7 +116,6 @@ static void *run_drainer(void *argument)
 		uint64_t wanted = gate->wanted;
 		drain(gate);
 		gate->done = wanted;
-		gate->done_at = clock_now();
 		pthread_cond_broadcast(&gate->work);
 	}
 	return NULL;
@@ -130,22 +135,22 @@ static void end_turn(struct gate *gate, uint64_t idle_since)
 {
 	STORE(gate->until, 0);
 	gate->state = GATE_CLOSING;
-	uint64_t started = clock_now();
 	bool asked = false;
 	while (!gate->stopping) {
-		if (!asked && !gate->launching) {
+		if (!gate->launching && (!asked || (gate->resumed && gate->done == gate->wanted))) {
+			gate->resumed = false;
 			ask_drain(gate);
 			asked = true;
 		}
-		if (asked && gate->done == gate->wanted)
+		if (!gate->resumed && asked && gate->done == gate->wanted)
 			break;
 		gate_deadline(&gate->work, &gate->lock, clock_now() + STEP_NS);
-		if (asked && gate->done == gate->wanted)
+		if (!gate->resumed && asked && gate->done == gate->wanted)
 			break;
 		/* The arbiter does not wait for it for ever. */
 		turn_busy(&gate->turn, clock_now());
 	}
-	bool was_idle = idle_since && gate->done_at - started < QUICK_NS;
+	bool was_idle = idle_since && gate->found_idle;
 	turn_done(&gate->turn, was_idle ? idle_since : gate->done_at, !was_idle && !gate->parked);
 	if (gate->waiting && !gate->stopping) /* they may come late on a busy machine */
 		turn_want(&gate->turn);

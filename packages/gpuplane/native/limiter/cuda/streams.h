@@ -74,8 +74,8 @@ static inline bool waits_any(void)
 
 /* What runs in the streams of a context, or in all: whatever runs counts more than what is held. */
 enum waits_state waits_look(CUcontext context);
-/* Waits until nothing of a context runs; returns whether something is held back. */
-bool waits_settle(CUcontext context);
+/* Waits until nothing of a context runs; returns whether something is held back. *busy: when work was last seen to run, if it was. */
+bool waits_settle(CUcontext context, uint64_t *busy);
 /* Whether a stream, of this thread where it is a default one, is held at the moment. */
 bool waits_held(CUcontext context, CUstream stream, int gpu);
 void waits_sweep(void); /* looks from time to time which holds are over */

@@ -5,6 +5,8 @@
  *
  * - A hold lies between two events. While the first is reached and the second is not, nothing runs in the stream. Of several
  *   holds in a stream the oldest counts.
+ * - A graph with host functions lies between two such events too. Nothing runs in its stream only while a function runs alone
+ *   (hosts.h).
  * - While a hold is open, launches are marked as in a capture (streams.h), so that the end of a turn waits for marks, of each
  *   stream as far as it runs. A wait for a whole context would wait for the hold.
  * - What runs after the turn has ended is seen by the drainer (keeper.c), which takes a turn for it and pays for the time
@@ -17,6 +19,7 @@
  */
 #include "book.h"
 #include "gate.h"
+#include "hosts.h"
 
 #include <stdlib.h>
 
@@ -44,6 +47,8 @@ static void take_first(struct stream *stream, bool destroy)
 		REAL(cuEventDestroy_v2)(hold->before);
 		REAL(cuEventDestroy_v2)(hold->after);
 	}
+	if (hold->hosts)
+		hosts_finished(hold->hosts);
 	free(hold);
 	ADD(waits_open, -1);
 	ADD(over, 1);
@@ -52,8 +57,9 @@ static void take_first(struct stream *stream, bool destroy)
 static enum waits_state look(struct stream *stream)
 {
 	while (stream->holds) {
-		if (running(stream->holds->after))
-			return running(stream->holds->before) ? WAITS_BUSY : WAITS_HELD;
+		const struct hold *hold = stream->holds;
+		if (running(hold->after))
+			return running(hold->before) || (hold->hosts && !hosts_inside(hold->hosts)) ? WAITS_BUSY : WAITS_HELD;
 		take_first(stream, true);
 	}
 	if (stream->pending && running(stream->mark))
@@ -90,13 +96,15 @@ enum waits_state waits_look(CUcontext context)
 	return worst;
 }
 
-bool waits_settle(CUcontext context)
+bool waits_settle(CUcontext context, uint64_t *busy)
 {
 	enum waits_state state;
 	uint64_t started = clock_now();
 	for (int calm = 0; calm < 2;) {
 		state = waits_look(context);
 		calm = state == WAITS_BUSY ? 0 : calm + 1;
+		if (state == WAITS_BUSY)
+			*busy = clock_now();
 		uint64_t step = (clock_now() - started) / 32;
 		step = step < STEP_LEAST_NS ? STEP_LEAST_NS : step > STEP_MOST_NS ? STEP_MOST_NS : step;
 		if (calm < 2)
