@@ -96,6 +96,11 @@ def test_a_pod_that_fits_needs_no_moves_and_one_that_cannot_fit_has_no_plan() ->
         ({"annotations": {names.MOVABLE_ANNOTATION: "true", DO_NOT_DISRUPT: "1h"}}, {}, DO_NOT_DISRUPT),
         ({"ownerReferences": []}, {}, "no controller that creates another pod"),
         ({"annotations": {names.MOVABLE_ANNOTATION: "true", names.GANG_ANNOTATION: "g"}}, {}, "pod of a gang"),
+        (
+            {"annotations": {names.MOVABLE_ANNOTATION: "true"}, "labels": {names.POD_GROUP_LABEL: "g"}},
+            {},
+            "pod of a gang",
+        ),
         ({}, {"schedulerName": "default-scheduler"}, "schedulerName is not gpuplane"),
         ({}, {"volumes": [{"name": "v", "rbd": {}}]}, "volumes or claims that the scheduler does not support"),
         ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {}, "being deleted"),

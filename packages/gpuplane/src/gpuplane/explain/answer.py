@@ -13,7 +13,7 @@ from gpuplane.api.offers import GpuUnits, units_asked
 from gpuplane.explain.cures import cures
 from gpuplane.explain.proving import Cure, gib, place_of, runs_on
 from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Object, World
-from gpuplane.scheduler.pods.gang import declared_gang
+from gpuplane.scheduler.pods.gang import is_of_gang
 from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.sharing import Assignment, LedgerGPU, Request, of_pod, request_of
 from gpuplane.sharing.held import held_parts, in_parts, in_units
@@ -270,7 +270,7 @@ def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explana
         free=free,
         cures=() if place or never else tuple(cures(world, raw, verdicts)),
         runs_on=place,
-        note=note or never or (_scheduler_said(pod) if place or _is_of_gang(raw) else ""),
+        note=note or never or (_scheduler_said(pod) if place or is_of_gang(raw["metadata"], raw["spec"]) else ""),
     )
 
 
@@ -334,13 +334,6 @@ def _unsupported(raw: Object, pod: Pod) -> str:
     """Return why the pod scheduler never places a pod that names it; empty for other pods."""
     ours = pod.spec.scheduler_name == names.SCHEDULER_NAME
     return unsupported(raw["metadata"], raw["spec"]) if ours else ""
-
-
-def _is_of_gang(raw: Object) -> bool:
-    try:
-        return declared_gang(raw["metadata"], raw["spec"]) is not None
-    except InvalidInput:
-        return True  # the scheduler's report has what is wrong with it
 
 
 def _scheduler_said(pod: Pod) -> str:

@@ -7,7 +7,7 @@ The wording is kube-scheduler's (`FitError`), because people and tools read it i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -58,12 +58,17 @@ def find(
     ignored: frozenset[str] = frozenset(),
     start: int = 0,
     percent: int = 0,
+    within: Container[str] | None = None,
 ) -> Found:
-    """Asks nodes from `start` on, in turn, until `enough` are feasible. A pinned pod asks one node only."""
+    """Asks nodes from `start` on, in turn, until `enough` are feasible. A pinned pod asks one node only.
+
+    Args:
+        within: the only nodes to ask, None for all.
+    """
     check, total = FilterCheck(pod, cache, ignored), cache.node_count
     if pod.affinity.pinned:
         node = cache.nodes.get(pod.affinity.pinned)
-        if node is None or node.facts is None:
+        if node is None or node.facts is None or (within is not None and node.name not in within):
             return Found([], {}, total, absent=total)
         failure = check(node)
         found = Found([] if failure else [node], {}, total, absent=total - 1, next_start=start)
@@ -71,11 +76,13 @@ def find(
             found.failures[node.name] = failure
         return found
     nodes = cache.candidates()
-    if pod.nominated:
+    if within is not None:
+        nodes = [node for node in nodes if node.name in within]
+    if pod.nominated and (within is None or pod.nominated in within):
         promised = cache.nodes.get(pod.nominated)
         if promised is not None and promised.facts is not None and check(promised) is None:
             return Found([promised], {}, len(nodes), next_start=start)
-    found = Found([], {}, len(nodes))
+    found = Found([], {}, total)
     wanted, asked = enough(len(nodes), percent), 0
     for offset in range(len(nodes)):
         node = nodes[(start + offset) % len(nodes)]

@@ -64,10 +64,7 @@ def choose_node(
         return Decision(message=pod.trouble, causes=frozenset({UNSUPPORTED}))
     if not cache.node_count:
         return Decision(message=decide.NO_NODES, causes=frozenset({"NodeName"}))
-    found = decide.find(pod.info, cache, percent=EVERY_NODE)
-    if within is not None:
-        found.failures |= {node.name: OUTSIDE for node in found.feasible if node.name not in within}
-        found.feasible = [node for node in found.feasible if node.name in within]
+    found = decide.find(pod.info, cache, percent=EVERY_NODE, within=within)
     if pod.request and found.feasible:
         try:
             _keep_with_gpus(pod, found, filtering)
@@ -77,6 +74,8 @@ def choose_node(
         found.failures |= {node.name: Failure(QUEUE_LIMIT, (refusal,), True) for node in found.feasible}
         found.feasible = []
     if not found.feasible:
+        if within is not None:
+            found.failures |= {node.name: OUTSIDE for node in cache.candidates() if node.name not in within}
         return Decision(message=decide.fit_error(found), causes=found.plugins(), found=found)
     return Decision(_best(pod, found.feasible, cache, filtering, tie).name, found=found)
 

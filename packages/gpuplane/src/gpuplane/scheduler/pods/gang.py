@@ -121,6 +121,14 @@ def declared_gang(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Decla
     )
 
 
+def is_of_gang(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
+    """Return whether a pod declares a gang, also in a way that is invalid."""
+    try:
+        return declared_gang(metadata, spec) is not None
+    except InvalidInput:
+        return True
+
+
 def annotated_gang(declared: DeclaredGang) -> Gang:
     """Return the gang of pods that declare all of it by annotations."""
     return Gang(

@@ -9,7 +9,6 @@ With a topology, the domains that may have room are tried, the one with the leas
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
@@ -18,23 +17,21 @@ import msgspec
 
 from gpuplane.scheduler.cluster import NO_GPUS, Cluster
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.pods import gang_minimum, gang_topology
+from gpuplane.scheduler.pods import gang_minimum
 from gpuplane.scheduler.pods.decide import Decision, choose_node
-from gpuplane.scheduler.pods.gang import GPU, Gang
-from gpuplane.scheduler.pods.gang_topology import Domain, DomainRoom
+from gpuplane.scheduler.pods.gang import Gang
+from gpuplane.scheduler.pods.gang_rooms import GangRooms
+from gpuplane.scheduler.pods.gang_topology import Domain, DomainRooms, GPURooms
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.pods.ranking import NodeRanking
-from gpuplane.sharing import Assignment, Request
+from gpuplane.sharing import Assignment
 from gpuplane.sharing.placement import Placement
 from kubekit.errors import Retryable
 from kubekit.scheduling.cache import SchedulerCache
-from kubekit.scheduling.check import FilterCheck
-from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.queue import ERROR, GPUS
 
 MOST_DOMAINS: Final = 32
 """Domains to try for a gang. Each takes as long as the decision for all its pods."""
-_KINDS: Final = 64
 _ROOM_CAUSES: Final = frozenset({GPUS, "NodeResourcesFit", "NodeAffinity"})
 
 
@@ -53,12 +50,6 @@ class GangDecision(msgspec.Struct, frozen=True):
     causes: frozenset[str] = frozenset()
 
 
-class _KindRooms(msgspec.Struct):
-    cache_revision: int = -1
-    ledger_revision: int = -1
-    rooms: dict[tuple[str, str], int] = {}
-
-
 class GangPlacer:
     """Decides for gangs on the scheduler's cache and the ledger."""
 
@@ -67,7 +58,7 @@ class GangPlacer:
         self._cluster = cluster
         self._filtering = filtering
         self._ranking = ranking
-        self._kinds: OrderedDict[bytes, _KindRooms] = OrderedDict()
+        self._rooms = GangRooms(cache, cluster, ranking)
 
     def place(self, gang: Gang, pods: Sequence[ScheduledPod], bound: Sequence[ScheduledPod] = ()) -> GangDecision:
         """Return places for all the pods, or why there are none.
@@ -79,75 +70,32 @@ class GangPlacer:
             return GangDecision(message=f"gang {gang.name}: {lacking}", causes=_ROOM_CAUSES)
         required: list[Domain | None] = [None]
         if gang.required:
-            rooms = self._rooms(gang.required, pods[0])
-            rooms = [one for one in rooms if not bound or self._holds(one.domain, bound)]
-            wanted = len(pods) if _are_equal(pods) else 1
-            required = list(gang_topology.candidates(rooms, wanted))
+            pod, wanted = _largest(pods)
+            rooms = self._rooms.of(gang.required, pod)
+            if bound:
+                rooms = rooms.only(lambda domain: self._holds(domain, bound))
+            required = list(islice(rooms.candidates(wanted), MOST_DOMAINS))
             if not required:
                 return _no_domain(gang, len(pods), rooms)
-        options = chain(self._preferred(gang, pods, required), required)
-        best = GangDecision()
-        for domain in islice(options, MOST_DOMAINS):
+        message, causes = "", _ROOM_CAUSES if gang.required or gang.preferred else frozenset()
+        for domain in chain(islice(self._preferred(gang, pods, required), MOST_DOMAINS), required):
             decision = self._try(gang, pods, domain)
             if decision.places:
                 return decision
-            best = best if best.message else decision
-        return best
+            message, causes = message or decision.message, causes | decision.causes
+        return GangDecision(message=message, causes=causes)
 
     def _preferred(
         self, gang: Gang, pods: Sequence[ScheduledPod], required: Sequence[Domain | None]
     ) -> Iterator[Domain | None]:
         if not gang.preferred:
             return
-        rooms = self._rooms(gang.preferred, pods[0])
-        wanted = len(pods) if _are_equal(pods) else 1
+        pod, wanted = _largest(pods)
+        rooms = self._rooms.of(gang.preferred, pod)
         for outer in required:
-            for inner in gang_topology.candidates(rooms, wanted):
+            for inner in rooms.candidates(wanted):
                 if outer is None or (inner.nodes <= outer.nodes and outer.uuid in ("", inner.uuid)):
                     yield inner
-
-    def _rooms(self, level: str, pod: ScheduledPod) -> list[DomainRoom]:
-        nodes, ledger = self._cache.candidates(), self._cluster.ledger
-        states = {node.name: state for node in nodes if (state := ledger.node(node.name)) is not None}
-        found = gang_topology.domains(level, nodes, states)
-        assert pod.info is not None
-        if level != GPU:
-            return gang_topology.by_room(found, self._room_of_nodes(pod, pod.info))
-        check = FilterCheck(pod.info, self._cache)
-        rooms = {}
-        for domain in found:
-            (name,) = domain.nodes
-            rooms[name, domain.uuid] = self._room(name, check, pod.info, pod.request, domain.uuid)
-        return gang_topology.by_room(found, rooms)
-
-    def _room_of_nodes(self, pod: ScheduledPod, info: PodInfo) -> dict[tuple[str, str], int]:
-        """Return the room of each node for pods like this; only nodes that changed are counted again, where a node's
-        room depends on the node alone.
-        """
-        cache, ledger = self._cache, self._cluster.ledger
-        known = self._kinds.pop(pod.kind, None) or _KindRooms()
-        by_cache, by_ledger = cache.changed_since(known.cache_revision), ledger.changed_since(known.ledger_revision)
-        names = {node.name for node in cache.candidates()}
-        alone = self._ranking.each_alone(pod)
-        if alone and known.rooms and by_cache is not None and by_ledger is not None and "" not in by_cache:
-            changed = {*by_cache, *by_ledger} & names | {name for name in names if (name, "") not in known.rooms}
-        else:
-            known, changed = _KindRooms(), names
-        check = FilterCheck(info, cache)
-        for name in changed:
-            known.rooms[name, ""] = self._room(name, check, info, pod.request)
-        known.cache_revision, known.ledger_revision = cache.revision, ledger.revision
-        if pod.kind and alone:
-            self._kinds[pod.kind] = known
-            if len(self._kinds) > _KINDS:
-                self._kinds.popitem(last=False)
-        return known.rooms
-
-    def _room(self, name: str, check: FilterCheck, info: PodInfo, request: Request, uuid: str = "") -> int:
-        node = self._cache.nodes[name]
-        if name in self._cluster.not_ready or check(node) is not None:
-            return 0
-        return gang_topology.room_on_node(node, self._cluster.ledger.node(name), info, request, uuid)
 
     def _holds(self, domain: Domain, bound: Sequence[ScheduledPod]) -> bool:
         """Return whether a pod that is bound already is in the domain."""
@@ -202,8 +150,10 @@ class GangPlacer:
         undo.callback(cache.remove, pod.info.key)
 
 
-def _are_equal(pods: Sequence[ScheduledPod]) -> bool:
-    return len({pod.kind for pod in pods}) == 1
+def _largest(pods: Sequence[ScheduledPod]) -> tuple[ScheduledPod, int]:
+    """Return the pod that requests most of GPUs, and how many of the pods are decided as it is."""
+    largest = max(pods, key=lambda pod: pod.request.core)
+    return largest, sum(pod.kind == largest.kind for pod in pods)
 
 
 def _on_gpu(pod: ScheduledPod, uuid: str) -> ScheduledPod:
@@ -212,8 +162,8 @@ def _on_gpu(pod: ScheduledPod, uuid: str) -> ScheduledPod:
     return msgspec.structs.replace(pod, request=request, kind=b"")
 
 
-def _no_domain(gang: Gang, pods: int, rooms: Sequence[DomainRoom]) -> GangDecision:
-    found = gang_topology.nearest(rooms)
+def _no_domain(gang: Gang, pods: int, rooms: DomainRooms | GPURooms) -> GangDecision:
+    found = rooms.nearest()
     if found is None:
         text = f"no node is in a topology domain ({gang.required}), which it requires"
     else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from gpuplane.scheduler.pods.gang import GPU, LABELS, NODE
-from gpuplane.sharing import NodeState
+from gpuplane.scheduler.pods.gang import LABELS, NODE
+from gpuplane.sharing import LedgerGPU, NodeState
 from gpuplane.sharing.placement.fit import usable_gpus
 from gpuplane.sharing.request import Request
 from kubekit.scheduling.cache import ClusterNode
@@ -29,20 +29,13 @@ class DomainRoom(msgspec.Struct, frozen=True):
     pods: int
 
 
-def domains(level: str, nodes: Iterable[ClusterNode], states: Mapping[str, NodeState]) -> list[Domain]:
-    """Return the domains of a level, in the order of the nodes. A node without the label is in no domain; for NVLink
-    it is one of its own.
+def domains(level: str, nodes: Iterable[ClusterNode]) -> list[Domain]:
+    """Return the domains of a level other than GPU, in the order of the nodes.
+
+    A node without the label is in no domain; for NVLink it is one of its own.
     """
     if level == NODE:
         return [Domain(f"node {node.name}", frozenset((node.name,))) for node in nodes]
-    if level == GPU:
-        return [
-            Domain(f"GPU {gpu.index} of {node.name}", frozenset((node.name,)), gpu.uuid)
-            for node in nodes
-            if (state := states.get(node.name)) is not None
-            for gpu in state.gpus
-            if gpu.usable
-        ]
     label = LABELS.get(level, level)
     found: dict[str, set[str]] = {}
     alone: list[Domain] = []
@@ -55,8 +48,30 @@ def domains(level: str, nodes: Iterable[ClusterNode], states: Mapping[str, NodeS
     return [Domain(f"{label}={value}", frozenset(members)) for value, members in found.items()] + alone
 
 
-def room_on_node(node: ClusterNode, state: NodeState | None, info: PodInfo, request: Request, uuid: str = "") -> int:
+def room_on_node(node: ClusterNode, state: NodeState | None, info: PodInfo, request: Request) -> int:
     """Return how many copies of the pod have room on the node at most, by its resources and GPUs alone."""
+    most = _room_by_resources(node, info)
+    if not request or most <= 0:
+        return max(0, most)
+    if state is None:
+        return 0
+    if state.by_count and request.by_count:
+        return most
+    return min(most, _gpu_room(state, request, usable_gpus(state, request)))
+
+
+def room_on_gpus(node: ClusterNode, state: NodeState, info: PodInfo, request: Request) -> dict[str, int]:
+    """Return how many copies of the pod have room on each GPU of the node at most, by UUID; no entry for no room."""
+    most = _room_by_resources(node, info)
+    if most <= 0:
+        return {}
+    if not request or (state.by_count and request.by_count):
+        return {gpu.uuid: most for gpu in state.gpus if gpu.usable}
+    rooms = {state.gpus[at].uuid: min(most, _gpu_room(state, request, (at,))) for at in usable_gpus(state, request)}
+    return {uuid: room for uuid, room in rooms.items() if room}
+
+
+def _room_by_resources(node: ClusterNode, info: PodInfo) -> int:
     facts = node.facts
     if facts is None:
         return 0
@@ -64,17 +79,10 @@ def room_on_node(node: ClusterNode, state: NodeState | None, info: PodInfo, requ
     for name, amount in info.requests.items():
         if amount > 0:
             most = min(most, (facts.allocatable.get(name, 0) - node.requested.get(name, 0)) // amount)
-    if not request or most <= 0:
-        return max(0, most)
-    if state is None:
-        return 0
-    if state.by_count and request.by_count:
-        return most
-    return min(most, _gpu_room(state, request, uuid))
+    return most
 
 
-def _gpu_room(state: NodeState, request: Request, uuid: str) -> int:
-    usable = [at for at in usable_gpus(state, request) if not uuid or state.gpus[at].uuid == uuid]
+def _gpu_room(state: NodeState, request: Request, usable: Collection[int]) -> int:
     if len(request.asks) != 1:
         # Several containers may be spread over GPUs in many ways: no more than the sum of what is free.
         return sum(state.core[at] for at in usable) // max(1, request.core)
@@ -89,17 +97,74 @@ def _copies(core: int, asked_core: int, memory: int, asked_memory: int) -> int:
     return min(by_core, memory // asked_memory) if asked_memory else by_core
 
 
-def by_room(found: Iterable[Domain], room: Mapping[tuple[str, str], int]) -> list[DomainRoom]:
-    """Return the domains with their room; `room` is by node and UUID ("" for all GPUs of a node)."""
-    return [DomainRoom(one, sum(room.get((node, one.uuid), 0) for node in one.nodes)) for one in found]
+class DomainRooms:
+    """The domains of a level with their room for one kind of pods, sorted by that room when it is asked for."""
+
+    def __init__(self, rooms: Iterable[DomainRoom]) -> None:
+        self._rooms = list(rooms)
+
+    def candidates(self, pods: int) -> Iterator[Domain]:
+        """Yield the domains that may have room for so many pods: first those that are left with the least room."""
+        for one in sorted((one for one in self._rooms if one.pods >= pods), key=lambda one: one.pods):
+            yield one.domain
+
+    def nearest(self) -> DomainRoom | None:
+        """Return the domain with the most room, None without domains."""
+        return max(self._rooms, key=lambda one: one.pods, default=None)
+
+    def only(self, fits: Callable[[Domain], bool]) -> DomainRooms:
+        """Return the domains that fit."""
+        return DomainRooms(one for one in self._rooms if fits(one.domain))
 
 
-def candidates(rooms: Iterable[DomainRoom], pods: int) -> Iterator[Domain]:
-    """Yield the domains that may have room for so many pods: first those that are left with the least room."""
-    for one in sorted((one for one in rooms if one.pods >= pods), key=lambda one: one.pods):
-        yield one.domain
+class GPURooms:
+    """The GPUs of a cluster by their room for one kind of pods; only the nodes that change are counted again."""
 
+    def __init__(self) -> None:
+        self._domains: dict[str, dict[str, Domain]] = {}  # by node and UUID
+        self._rooms: dict[str, dict[str, int]] = {}  # of each node, by UUID; GPUs without room are absent
+        self._by_room: dict[int, dict[str, Domain]] = {}  # and by UUID
 
-def nearest(rooms: Iterable[DomainRoom]) -> DomainRoom | None:
-    """Return the domain with the most room."""
-    return max(rooms, key=lambda one: one.pods, default=None)
+    def set_node(self, name: str, gpus: Iterable[LedgerGPU], rooms: dict[str, int]) -> None:
+        """Replace what is known of a node.
+
+        Args:
+            gpus: of the node, usable or not; none for a node that is gone.
+            rooms: the number of pods that have room on each, by UUID.
+        """
+        for uuid, room in self._rooms.pop(name, {}).items():
+            bucket = self._by_room[room]
+            del bucket[uuid]
+            if not bucket:
+                del self._by_room[room]
+        before = self._domains.pop(name, {})
+        within = frozenset((name,))
+        found = {gpu.uuid: Domain(f"GPU {gpu.index} of {name}", within, gpu.uuid) for gpu in gpus if gpu.usable}
+        self._domains[name] = before if before == found else found
+        self._rooms[name] = rooms
+        for uuid, room in rooms.items():
+            self._by_room.setdefault(room, {})[uuid] = self._domains[name][uuid]
+
+    def nodes(self) -> set[str]:
+        return set(self._domains)
+
+    def candidates(self, pods: int) -> Iterator[Domain]:
+        """Yield the GPUs that may have room for so many pods: first those that are left with the least room."""
+        for room in sorted(room for room in self._by_room if room >= pods):
+            yield from list(self._by_room[room].values())
+
+    def nearest(self) -> DomainRoom | None:
+        """Return the GPU with the most room, None without GPUs."""
+        if self._by_room:
+            most = max(self._by_room)
+            return DomainRoom(next(iter(self._by_room[most].values())), most)
+        return next((DomainRoom(one, 0) for gpus in self._domains.values() for one in gpus.values()), None)
+
+    def only(self, fits: Callable[[Domain], bool]) -> DomainRooms:
+        """Return the GPUs that fit."""
+        return DomainRooms(
+            DomainRoom(one, self._rooms[node].get(uuid, 0))
+            for node, gpus in self._domains.items()
+            for uuid, one in gpus.items()
+            if fits(one)
+        )

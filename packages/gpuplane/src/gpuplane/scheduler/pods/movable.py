@@ -13,6 +13,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.nodeclaim import DO_NOT_DISRUPT, DO_NOT_EVICT
+from gpuplane.scheduler.pods.gang import is_of_gang
 from gpuplane.scheduler.pods.unsupported import unsupported
 from kubekit.api.core import Pod
 
@@ -78,7 +79,7 @@ def stays(pod: Pod, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str
         return NO_CONTROLLER
     if spec.get("schedulerName") != names.SCHEDULER_NAME:
         return OTHER_SCHEDULER
-    if names.GANG_ANNOTATION in said:
+    if is_of_gang(metadata, spec):
         return OF_GANG
     if unsupported(metadata, spec):
         return FIELDS
