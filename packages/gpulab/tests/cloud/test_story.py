@@ -47,9 +47,10 @@ class CloudWorld:
 
     Args:
         flags: of the installation; without them the device plugin has the printed configurations.
+        machines: with GPUs, besides those that the cloud sells.
     """
 
-    def __init__(self, home: Path, *flags: str) -> None:
+    def __init__(self, home: Path, *flags: str, machines: tuple[str, ...] = ()) -> None:
         self.environment = {**os.environ, "GPUPLANE_HOME": str(home), "HOME": str(home), "NO_COLOR": "1"}
         program = home / "tensorflow" / "bin" / "python"
         program.parent.mkdir(parents=True)
@@ -58,7 +59,9 @@ class CloudWorld:
         image = f"tensorflow/*={program.parent.parent}"
         # The region has a template of that name in any case; tests of the printed files replace it by theirs.
         template = ("--launch-template", str(SHARED / "launch-template.json")) if SHARED.exists() else ()
-        found = json.loads(self.gpuplane("up", "--cloud", *template, "--image", image, "--detach", "-q", "-o", "json"))
+        nodes = [f"--node={machine}" for machine in machines]
+        up = ("up", "--cloud", *template, "--image", image, *nodes, "--detach", "-q", "-o", "json")
+        found = json.loads(self.gpuplane(*up))
         self.kubeconfig = Path(found["kubeconfig"])
         self.directory = Path(found["directory"])
         self.environment["KUBECONFIG"] = str(self.kubeconfig)

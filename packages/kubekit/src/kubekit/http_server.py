@@ -5,9 +5,12 @@ A web framework would be two thirds of an operand's memory for a few paths witho
 Invariants:
 
 - A head is read to its end within `READ_SECONDS` and `LONGEST_HEAD` bytes, a body within `BODY_SECONDS` and the length
-  that is allowed, or the connection is closed.
-- A slow caller never keeps another one out. Large bodies on their way never take more than two of the longest together;
-  of too many the one that came first is given up. A new connection beyond the limit closes the longest idle one.
+  that is allowed, or the connection is closed. A connection that is closed is gone within `CLOSE_SECONDS`, also where
+  its caller reads nothing.
+- A slow caller never blocks another one (`kubekit.connections`): of too many connections the one that has waited for
+  its caller for longest is closed, from the handshake of TLS to the answer's last byte.
+- Bodies and answers in transfer take bounded memory, each class its own: bodies up to `LONGEST_BODY`, longer ones (two
+  of the longest together), and answers. Of too many bytes the transfer that began first is given up.
 - With `callers_only` nothing of a body is read before the caller has shown a certificate.
 - What cannot be understood gets a status and the connection is closed, so nothing is ever taken for the next request.
 """
@@ -17,13 +20,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
+from kubekit.connections import Connections, Transfers, listen
 from kubekit.errors import Retryable
 from kubekit.kube.exposition import CONTENT_TYPE, MetricFamily, exposition
 
@@ -34,8 +39,11 @@ LONGEST_BODY: Final = 1 << 20
 READ_SECONDS: Final = 120.0  # also how long an idle connection is kept; scrapes come every 15 to 60 s
 BODY_SECONDS: Final = 10.0
 LINGER_SECONDS: Final = 1.0
+CLOSE_SECONDS: Final = 10.0  # until a closed connection whose answer is not read is cut off
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
 MOST_CONNECTIONS: Final = 1000
+MOST_BODIES: Final = 16 << 20  # bytes of all bodies up to LONGEST_BODY
+MOST_ANSWERS: Final = 32 << 20  # bytes of all answers that callers have not read yet
 _BUFFER: Final = 64 << 10
 
 
@@ -54,35 +62,19 @@ Handler = Callable[[], Awaitable[HttpAnswer]]
 PostHandler = Callable[[bytes], Awaitable[HttpAnswer]]
 
 
-class _Served:
-    """The served paths, the bodies in transfer, and the connections that wait for a request."""
+class _Served(msgspec.Struct):
+    """The served paths, and the connections with what is in transfer on them."""
 
-    def __init__(
-        self,
-        paths: Mapping[str, Handler],
-        posts: Mapping[str, PostHandler],
-        private: Mapping[str, Handler],
-        longest_body: int,
-        callers_only: bool,
-    ) -> None:
-        self.paths = paths
-        self.posts = posts
-        self.private = private
-        self.longest_body = longest_body
-        self.callers_only = callers_only
-        self.idle: dict[asyncio.Task[None], None] = {}  # the longest idle first
-        self._bodies: dict[asyncio.Timeout, int] = {}  # bytes read of each large body; the one that came first is first
-
-    def read(self, transfer: asyncio.Timeout, size: int) -> None:
-        """Count the bytes of a large body so far. Gives up others where all together are too many."""
-        self._bodies[transfer] = size
-        while sum(self._bodies.values()) > 2 * self.longest_body:
-            first = next(other for other in self._bodies if other is not transfer)
-            first.reschedule(asyncio.get_running_loop().time())
-            del self._bodies[first]
-
-    def done(self, transfer: asyncio.Timeout) -> None:
-        self._bodies.pop(transfer, None)
+    paths: Mapping[str, Handler]
+    posts: Mapping[str, PostHandler]
+    private: Mapping[str, Handler]
+    longest_body: int
+    callers_only: bool
+    tls: ssl.SSLContext | None
+    connections: Connections
+    bodies: Transfers
+    large_bodies: Transfers
+    answers: Transfers
 
 
 @contextlib.asynccontextmanager
@@ -111,69 +103,95 @@ async def serving(
     Raises:
         Retryable: the port is in use, or the address is not this machine's (yet).
     """
-    connections: set[asyncio.Task[None]] = set()
-    served = _Served(paths, posts or {}, private or {}, longest_body, callers_only)
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(connections) >= most_connections and served.idle:
-            longest = next(iter(served.idle))
-            del served.idle[longest]
-            longest.cancel()
-        task = asyncio.create_task(_connection(served, reader, writer))
-        connections.add(task)
-        task.add_done_callback(connections.discard)
-
+    connections = Connections(most_connections)
+    served = _Served(
+        paths,
+        posts or {},
+        private or {},
+        longest_body,
+        callers_only,
+        tls,
+        connections,
+        Transfers(MOST_BODIES),
+        Transfers(2 * longest_body),
+        Transfers(MOST_ANSWERS),
+    )
     try:
-        handshake = None if tls is None else HANDSHAKE_SECONDS
-        server = await asyncio.start_server(
-            accept, address or None, port, limit=_BUFFER, ssl=tls, ssl_handshake_timeout=handshake
-        )
+        listener = listen(address, port)
     except OSError as error:
         raise Retryable(
             f"cannot listen on port {port}: {error.strerror or error}",
             where=f"{address or '*'}:{port}",
             cure=f"see who has it (ss -ltnp sport = :{port}), or give another --port",
         ) from error
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+    with listener:
+        accepting = asyncio.create_task(connections.accept(listener, lambda accepted: _connection(served, accepted)))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+            await connections.end()
 
 
-async def _connection(served: _Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _connection(served: _Served, accepted: socket.socket) -> None:
+    """Answer the requests of a connection until either side ends it."""
+    writer: asyncio.StreamWriter | None = None
     try:
+        with served.connections.waiting():
+            reader, writer = await _opened(served, accepted)
         while await _one(served, reader, writer):
             pass
-        if writer.can_write_eof():
-            writer.write_eof()
-            # NB: closing with something unread resets the connection, and the client may lose the answer.
+        with served.connections.waiting():
+            await _close(reader, writer)
+    except OSError:
+        pass  # the client disconnected, sent nothing, or showed no valid certificate: there is no one to answer
+    finally:
+        # NB: a transport that is only closed lives until its caller has read what is left.
+        if writer is None:
+            accepted.close()
+        else:
+            writer.transport.abort()
+
+
+async def _opened(served: _Served, accepted: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return the streams of a connection, after the handshake of TLS. Raises OSError where the handshake fails."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_BUFFER)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    handshake = None if served.tls is None else HANDSHAKE_SECONDS
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, accepted, ssl=served.tls, ssl_handshake_timeout=handshake
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def _close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close a connection once its caller has the answer. Raises TimeoutError where the caller reads nothing."""
+    if writer.can_write_eof():
+        writer.write_eof()
+        # NB: closing with something unread resets the connection, and the client may lose the answer.
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
                 while await reader.read(_BUFFER):
                     pass
-    except (ConnectionError, TimeoutError, ssl.SSLError):
-        pass  # the client disconnected or sent nothing, so there is no one to answer
-    finally:
-        writer.close()
+    writer.close()
+    async with asyncio.timeout(CLOSE_SECONDS):
+        await writer.wait_closed()
 
 
 async def _one(served: _Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Answer one request; whether another may follow."""
-    task = cast("asyncio.Task[None]", asyncio.current_task())
-    served.idle[task] = None
     try:
-        async with asyncio.timeout(READ_SECONDS):
-            head = await reader.readuntil(b"\r\n\r\n")
+        with served.connections.waiting():
+            async with asyncio.timeout(READ_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
         return False
     except asyncio.LimitOverrunError:
         head = b" " * (LONGEST_HEAD + 1)
-    finally:
-        served.idle.pop(task, None)
     if len(head) > LONGEST_HEAD:
-        await _send(writer, _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), close=True)
+        await _send(served, writer, _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), close=True)
         return False
     line, _, rest = head.partition(b"\r\n")
     words = line.decode("latin-1").split(" ")
@@ -183,7 +201,7 @@ async def _one(served: _Served, reader: asyncio.StreamReader, writer: asyncio.St
         if colon
     }
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        await _send(writer, _plain(HTTPStatus.BAD_REQUEST), close=True)
+        await _send(served, writer, _plain(HTTPStatus.BAD_REQUEST), close=True)
         return False
     method, target, version = words
     close = headers.get(b"connection") == b"close" or (
@@ -207,7 +225,7 @@ async def _one(served: _Served, reader: asyncio.StreamReader, writer: asyncio.St
             answer = _plain(HTTPStatus.METHOD_NOT_ALLOWED)
         else:
             answer = _plain(HTTPStatus.NOT_FOUND)
-    await _send(writer, answer, close=close, head_only=method == "HEAD")
+    await _send(served, writer, answer, close=close, head_only=method == "HEAD")
     return not close
 
 
@@ -238,20 +256,23 @@ async def _posted(
 
 async def _body(served: _Served, length: int, reader: asyncio.StreamReader) -> bytes:
     """Read a body. Raises IncompleteReadError, and TimeoutError also for one that gave way to others."""
-    async with asyncio.timeout(BODY_SECONDS) as transfer:
-        if length <= LONGEST_BODY:  # small ones pass, whatever large ones are on their way
-            return await reader.readexactly(length)
-        body = bytearray()
-        try:
-            while len(body) < length:
-                chunk = await reader.read(min(length - len(body), LONGEST_BODY))
-                if not chunk:
-                    raise asyncio.IncompleteReadError(bytes(body), length)
-                body += chunk
-                served.read(transfer, len(body))
-        finally:
-            served.done(transfer)
-        return bytes(body)
+    with served.connections.waiting():
+        async with asyncio.timeout(BODY_SECONDS) as transfer:
+            if length <= _BUFFER:  # within what a connection may hold anyway
+                return await reader.readexactly(length)
+            # Small ones pass, whatever large ones are in transfer.
+            bodies = served.bodies if length <= LONGEST_BODY else served.large_bodies
+            body = bytearray()
+            try:
+                while len(body) < length:
+                    chunk = await reader.read(length - len(body))
+                    if not chunk:
+                        raise asyncio.IncompleteReadError(bytes(body), length)
+                    body += chunk
+                    bodies.count(transfer, len(body))
+            finally:
+                bodies.done(transfer)
+            return bytes(body)
 
 
 def _is_known(writer: asyncio.StreamWriter) -> bool:
@@ -273,7 +294,9 @@ def _plain(status: HTTPStatus) -> HttpAnswer:
     return HttpAnswer(f"{status.value} {status.phrase}\n".encode(), status)
 
 
-async def _send(writer: asyncio.StreamWriter, answer: HttpAnswer, *, close: bool, head_only: bool = False) -> None:
+async def _send(
+    served: _Served, writer: asyncio.StreamWriter, answer: HttpAnswer, *, close: bool, head_only: bool = False
+) -> None:
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n"
@@ -281,5 +304,10 @@ async def _send(writer: asyncio.StreamWriter, answer: HttpAnswer, *, close: bool
         + "\r\n"
     )
     writer.write(head.encode("latin-1") + (b"" if head_only else answer.body))
-    async with asyncio.timeout(READ_SECONDS):
-        await writer.drain()
+    with served.connections.waiting():
+        async with asyncio.timeout(READ_SECONDS) as transfer:
+            served.answers.count(transfer, writer.transport.get_write_buffer_size())
+            try:
+                await writer.drain()
+            finally:
+                served.answers.done(transfer)

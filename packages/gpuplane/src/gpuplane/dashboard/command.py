@@ -32,6 +32,7 @@ except ModuleNotFoundError as error:
 
 from gpuplane.dashboard.answers import PageFacts
 from gpuplane.dashboard.board import Board
+from gpuplane.dashboard.connections import BoundedConnection
 from gpuplane.dashboard.today import TodayReader
 
 HOST = "127.0.0.1"
@@ -99,6 +100,7 @@ async def _serve(options: Namespace, screen: Console, listening: socket.socket) 
         server = DashboardServer(
             uvicorn.Config(
                 application(board, PageFacts(client, follower, lambda: use.current), key, hosts),
+                http=BoundedConnection,
                 lifespan="off",
                 log_config=None,
                 log_level="warning",
