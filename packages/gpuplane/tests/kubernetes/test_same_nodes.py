@@ -1,7 +1,8 @@
 """The nodes on which a pod without GPUs may run: those of the real kube-scheduler, in random clusters.
 
-kube-scheduler shows them to an extender, which takes none, so no pod is bound and one cluster is many questions. Ours
-are what the pod scheduler, `explain` and the autoscaler compute. GPUPLANE_TEST_CLUSTERS is how many clusters.
+They are the same, and so are the words for pods that fit nowhere. kube-scheduler shows the nodes to an extender, which
+takes none, so no pod is bound and one cluster is many questions. Ours are what the pod scheduler, `explain` and the
+autoscaler compute. GPUPLANE_TEST_CLUSTERS is how many clusters.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from kubekit.kube import Client
 from kubekit.scheduling import decide
 from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.podinfo import compile_node, compile_pod
+from kubekit.scheduling.preemption import NEVER
+from kubekit.scheduling.volumes import facts
+from kubekit.scheduling.volumes.store import VolumeStore
 from tests.support.random_clusters import NAMESPACES, RandomCluster, random_cluster
+from tests.support.random_volumes import RandomVolumes, Stored
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.share_burst import free_port
@@ -54,6 +59,11 @@ class KubeScheduler:
         found = await self.client.get(Pod, pod, namespace)
         tried = any(one.type == "PodScheduled" and one.status == "False" for one in found.status.conditions)
         return self.shown.get(pod, frozenset()) if tried else None
+
+    async def message(self, pod: str, namespace: str) -> str:
+        """Return why the pod waits."""
+        found = await self.client.get(Pod, pod, namespace)
+        return next((one.message for one in found.status.conditions if one.type == "PodScheduled"), "")
 
 
 def configuration(port: int) -> dict[str, Any]:
@@ -115,6 +125,43 @@ async def make(client: Client, cluster: RandomCluster) -> RandomCluster:
     return RandomCluster(cluster.nodes, running, waiting)
 
 
+async def make_volumes(client: Client, objects: Iterable[Stored]) -> list[Stored]:
+    """Make claims, volumes and their kin; returns them as they are stored."""
+    made = []
+    for resource, wanted in objects:
+        stored = await client.create(
+            {key: value for key, value in wanted.items() if key != "status"}, resource=resource
+        )
+        if wanted.get("status"):
+            meta = stored["metadata"]
+            path = resource.path(meta.get("namespace"), meta["name"], "status")
+            patch = {"status": wanted["status"]}
+            stored = json.loads(await client.request("PATCH", path, None, patch, "application/merge-patch+json"))
+        made.append((resource, stored))
+    return made
+
+
+def store(objects: Iterable[Stored], found: VolumeStore) -> None:
+    """Put objects into the store of our model."""
+    for resource, stored in objects:
+        name = stored["metadata"]["name"]
+        match resource.kind:
+            case "PersistentVolumeClaim":
+                found.set_claim(facts.compile_claim(stored))
+            case "PersistentVolume":
+                found.set_volume(facts.compile_volume(stored))
+            case "StorageClass":
+                found.classes[name] = facts.compile_class(stored)
+            case "CSINode":
+                found.node_limits[name] = facts.compile_node_limits(stored)
+            case "CSIDriver" if facts.tracks_capacity(stored):
+                found.tracked_drivers.add(name)
+            case "CSIStorageCapacity":
+                found.capacities[name] = facts.compile_capacity(stored)
+            case "VolumeAttachment":
+                found.set_attachment(facts.compile_attachment(stored))
+
+
 async def unmake(client: Client, cluster: RandomCluster) -> None:
     def places(pods: Iterable[dict[str, Any]]) -> Iterable[tuple[str, str]]:
         return ((pod["metadata"]["name"], pod["metadata"]["namespace"]) for pod in pods)
@@ -124,9 +171,10 @@ async def unmake(client: Client, cluster: RandomCluster) -> None:
     await asyncio.gather(*(client.delete(Node, node["metadata"]["name"]) for node in cluster.nodes))
 
 
-def ours(cluster: RandomCluster) -> dict[str, frozenset[str]]:
+def ours(cluster: RandomCluster, volumes: Iterable[Stored] = ()) -> dict[str, decide.Found]:
     """Return the nodes that may run each pod that waits, as our model of kube-scheduler decides."""
     cache = SchedulerCache()
+    store(volumes, cache.volumes)
     for name, labels in NAMESPACES.items():
         cache.set_namespace(name, {**labels, "kubernetes.io/metadata.name": name})
     for node in cluster.nodes:
@@ -135,9 +183,39 @@ def ours(cluster: RandomCluster) -> dict[str, frozenset[str]]:
         cache.place(compile_pod(pod))
     found = {}
     for pod in cluster.waiting:
-        feasible = decide.find(compile_pod(pod), cache, percent=EVERYTHING).feasible
-        found[pod["metadata"]["name"]] = frozenset(node.name for node in feasible)
+        found[pod["metadata"]["name"]] = decide.find(compile_pod(pod), cache, percent=EVERYTHING)
     return found
+
+
+def names(found: decide.Found) -> frozenset[str]:
+    return frozenset(node.name for node in found.feasible)
+
+
+async def compared(
+    scheduler: KubeScheduler, cluster: RandomCluster, expected: dict[str, decide.Found]
+) -> list[tuple[Any, ...]]:
+    """Return the pods that kube-scheduler decides otherwise: other nodes, or another message where there are none."""
+    unlike = []
+    for pod in cluster.waiting:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        found = expected[name]
+        words = decide.fit_error(found, NEVER) if not found.feasible else ""
+
+        async def agrees(name: str = name, namespace: str = namespace, found: decide.Found = found) -> bool:
+            return await scheduler.decided(name, namespace) == names(found)
+
+        async def says(name: str = name, namespace: str = namespace, words: str = words) -> bool:
+            return not words or await scheduler.message(name, namespace) == words
+
+        try:
+            # It may have tried the pod before it knew all objects, and tries it again when it does.
+            await until(agrees, seconds=10, poll=0.02)
+            await until(says, seconds=10, poll=0.02)
+        except AssertionError:
+            theirs = await scheduler.decided(name, namespace)
+            said = await scheduler.message(name, namespace)
+            unlike.append((pod, sorted(names(found)), sorted(theirs or ()), words, said))
+    return unlike
 
 
 async def test_the_same_nodes_as_kube_scheduler(scheduler: KubeScheduler) -> None:
@@ -145,20 +223,22 @@ async def test_the_same_nodes_as_kube_scheduler(scheduler: KubeScheduler) -> Non
     for seed in range(CLUSTERS):
         cluster = await make(scheduler.client, random_cluster(seed, SCHEDULER))
         expected = ours(cluster)
-        for pod in cluster.waiting:
-            name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-            wanted = expected[name]
-            sizes.add(len(wanted))
-
-            async def agrees(name: str = name, namespace: str = namespace, wanted: object = wanted) -> bool:
-                return await scheduler.decided(name, namespace) == wanted
-
-            try:
-                # It may have tried the pod before it knew all nodes, and tries it again when it does.
-                await until(agrees, seconds=10, poll=0.02)
-            except AssertionError:
-                theirs = await scheduler.decided(name, namespace)
-                unlike.append((pod, sorted(wanted), sorted(theirs or ())))
+        sizes |= {len(found.feasible) for found in expected.values()}
+        unlike += await compared(scheduler, cluster, expected)
         await unmake(scheduler.client, cluster)
     assert unlike == []
     assert {0, 1, 2} <= sizes, "the clusters ask nothing"
+
+
+async def test_the_same_nodes_for_pods_with_volumes(scheduler: KubeScheduler) -> None:
+    unlike, plugins = [], set()
+    for seed in range(CLUSTERS):
+        wanted = random_cluster(seed, SCHEDULER)
+        stored = await make_volumes(scheduler.client, RandomVolumes(seed, wanted).objects)
+        cluster = await make(scheduler.client, wanted)
+        expected = ours(cluster, stored)
+        plugins |= {plugin for found in expected.values() for plugin in found.plugins()}
+        unlike += await compared(scheduler, cluster, expected)
+        await unmake(scheduler.client, cluster)
+    assert unlike == []
+    assert {"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"} <= plugins

@@ -108,22 +108,6 @@ async def test_a_quota_that_is_raised_wakes_the_pods_of_the_namespace(cluster: W
     await bound(cluster, "a")
 
 
-@pytest.mark.parametrize(
-    ("spec", "named"),
-    [
-        ({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}, "volume data"),
-        ({"volumes": [{"name": "d", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}, "volume d (ephemeral)"),
-    ],
-)
-async def test_what_is_not_supported_waits_and_says_so(
-    cluster: World, running: Running, spec: dict[str, Any], named: str
-) -> None:
-    await cluster.node("n1", 2)
-    await cluster.pod(ours(gpu_pod("a", (30, 20)), **spec))
-    text = await refused(cluster, "a")
-    assert named in text and "default-scheduler" in text
-
-
 def test_claims_of_dynamic_resource_allocation_are_not_supported() -> None:
     """Real API servers store such pods, the embedded one refuses them."""
     spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
@@ -132,12 +116,12 @@ def test_claims_of_dynamic_resource_allocation_are_not_supported() -> None:
 
 async def test_a_pod_that_is_not_supported_holds_up_no_equal_pod(cluster: World, running: Running) -> None:
     await cluster.node("n1", 2)
-    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
-    await cluster.pod(ours(gpu_pod("claims", (30, 20)), volumes=[volume]))
-    await refused(cluster, "claims")
+    group = {"scheduling.k8s.io/group-name": "training"}
+    await cluster.pod(ours(gpu_pod("group", (30, 20), metadata={"annotations": group})))
+    await refused(cluster, "group")
     await cluster.pod(ours(gpu_pod("equal", (30, 20))))
     pods = await bound(cluster, "equal")
-    assert not pods["claims"].spec.node_name
+    assert not pods["group"].spec.node_name
 
 
 async def test_a_pod_group_waits_and_says_so(cluster: World, running: Running) -> None:

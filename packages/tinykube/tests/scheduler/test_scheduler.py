@@ -102,6 +102,29 @@ async def test_a_pod_that_fits_nowhere_is_told_why_and_bound_once_it_fits(start)
     assert await board.until(lambda: board.node_of("p")) == "a"
 
 
+async def test_a_pod_waits_for_its_claim_and_goes_where_the_volume_is(start):
+    board = await start()
+    await board.node("a")
+    await board.node("b")
+    await board.pod("p", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])
+    condition = await board.until(lambda: board.condition("p"))
+    assert condition["message"] == '0/2 nodes are available: persistentvolumeclaim "data" not found. not found'
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    size = {"storage": "1Gi"}
+    disk = {
+        "capacity": size,
+        "accessModes": ["ReadWriteOnce"],
+        "nodeAffinity": affinity,
+        "nfs": {"server": "s", "path": "/"},
+    }
+    await board.registry.create("persistentvolumes", None, {"metadata": {"name": "disk"}, "spec": disk})
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": size}, "volumeName": "disk"}
+    metadata = {"name": "data", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    await board.registry.create("persistentvolumeclaims", "default", {"metadata": metadata, "spec": claim})
+    assert await board.until(lambda: board.node_of("p")) == "b"
+
+
 async def test_an_unchanged_verdict_is_not_written_again(start):
     board = await start()
     await board.node("a")

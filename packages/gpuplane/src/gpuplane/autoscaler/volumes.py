@@ -17,10 +17,10 @@ import msgspec
 
 from gpuplane.autoscaler.domains import HOSTNAME
 from gpuplane.autoscaler.requirements import label_of_today
-from gpuplane.autoscaler.volume_drivers import driver_of_provisioner, driver_of_volume
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.scheduling.selectors import NodeTerm, Requirement, compile_node_terms
+from kubekit.scheduling.volumes.drivers import driver_of_provisioner, driver_of_volume
 
 WAITS: Final = "WaitForFirstConsumer"
 VolumeTerms = tuple[NodeTerm, ...]

@@ -206,7 +206,8 @@ class World:
     def judge(self, raw: Object, nodes: Iterable[str] | None = None) -> list[NodeVerdict]:
         """Every node's verdict on a pod, or that of some, by name. Raises InvalidInput for what can never run."""
         request = request_of(msgspec.convert(raw, Pod))
-        info = compile_pod(raw)
+        # NB: where its volumes may be is explained by what `volume_reading` reads of them.
+        info = msgspec.structs.replace(compile_pod(raw), volumes=())
         check = FilterCheck(info, self._cache, GPU_RESOURCES.union(_devices(info)))
         quota = self.facts.quotas.get(info.namespace)
         allowed = QuotaCheck(quota, self.usage, info.namespace, info.uid, request.core, by_count=request.by_count)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm, Requests
+from kubekit.scheduling.volumes.store import VolumeStore
 
 _COUNTED_TERMS: Final = 256
 _JOURNAL: Final = 65_536
@@ -87,6 +88,7 @@ class SchedulerCache:
         self._journal: list[str] = []  # the node of each change that a decision may depend on, "" for all nodes
         self._dropped = 0  # entries of the journal that are gone
         self.namespaces: dict[str, dict[str, str]] = {}
+        self.volumes = VolumeStore()
         # Terms that placed pods carry, with the nodes of the carriers.
         self.anti_terms: dict[PodTerm, PerNode] = {}
         self.scored_terms: dict[tuple[PodTerm, int], PerNode] = {}
@@ -158,6 +160,8 @@ class SchedulerCache:
         node.count(pod, sign)
         if self.counted is not None:
             self.counted(pod, sign)
+        if pod.volumes:
+            self.volumes.count(pod.namespace, pod.volumes, sign)
         self.priorities[pod.priority] += sign
         if not self.priorities[pod.priority]:
             del self.priorities[pod.priority]

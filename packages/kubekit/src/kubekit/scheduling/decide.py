@@ -22,22 +22,31 @@ _MIN_FEASIBLE: Final = 100
 _MIN_PERCENT: Final = 5
 # What a node counts as that was never asked, because the pod is pinned to another one.
 NOT_ASKED: Final = Failure("NodeAffinity", ("node(s) didn't satisfy plugin(s) [NodeAffinity]",))
+# NB: where a filter refuses the pod before it asks nodes, kube-scheduler's search for claims to deallocate fails with
+# these words, and preemption is not tried.
+NOT_PREPARED: Final = "not found"
 
 
 class Found(msgspec.Struct):
-    """`feasible` in the order found. `failures` of the nodes asked; `absent` nodes were never asked."""
+    """`feasible` in the order found. `failures` of the nodes asked; `absent` nodes were never asked.
+
+    `refused`: why no node was asked, since the pod cannot go to any.
+    """
 
     feasible: list[ClusterNode]
     failures: dict[str, Failure]
     total: int
     absent: int = 0
     next_start: int = 0
+    refused: Failure | None = None
 
     def plugins(self) -> frozenset[str]:
         """The filters that said no: what has to change before another try is worth it."""
         named = {failure.plugin for failure in self.failures.values()}
         if self.absent:
             named.add(NOT_ASKED.plugin)
+        if self.refused is not None:
+            named.add(self.refused.plugin)
         return frozenset(named)
 
 
@@ -66,6 +75,8 @@ def find(
         within: the only nodes to ask, None for all.
     """
     check, total = FilterCheck(pod, cache, ignored), cache.node_count
+    if check.refused is not None:
+        return Found([], {}, total, next_start=start, refused=check.refused)
     if pod.affinity.pinned:
         node = cache.nodes.get(pod.affinity.pinned)
         if node is None or node.facts is None or (within is not None and node.name not in within):
@@ -119,6 +130,8 @@ def fit_error(found: Found, preemption: str = "") -> str:
     """The message of FailedScheduling. `preemption`: what became of the try to make room."""
     if not found.total:
         return NO_NODES
+    if found.refused is not None:
+        return f"0/{found.total} nodes are available: {', '.join(found.refused.reasons)}. {NOT_PREPARED}"
     counts = count_reasons(found.failures.values())
     if found.absent:
         counts[NOT_ASKED.reasons[0]] += found.absent

@@ -26,6 +26,7 @@ from kubekit.scheduling.selectors import (
     compile_selector,
     equalities,
 )
+from kubekit.scheduling.volumes.facts import PodVolume, compile_volumes
 
 Requests = dict[str, int]
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -101,7 +102,7 @@ NO_AFFINITY: Final = Affinity()
 
 
 class PodInfo(msgspec.Struct, frozen=True, gc=False):
-    """A pod as the scheduler sees it. `ports`: (host IP, protocol, host port)."""
+    """A pod as the scheduler sees it. `ports`: (host IP, protocol, host port). `volumes`: those that restrict it."""
 
     namespace: str
     name: str
@@ -123,6 +124,7 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     may_preempt: bool = True
     terminating: bool = False
     created: str = ""
+    volumes: tuple[PodVolume, ...] = ()
 
     @property
     def key(self) -> str:
@@ -316,6 +318,7 @@ def compile_pod(obj: Mapping[str, Any]) -> PodInfo:
         may_preempt=spec.get("preemptionPolicy") != "Never",
         terminating="deletionTimestamp" in meta,
         created=meta.get("creationTimestamp") or "",
+        volumes=compile_volumes(meta["name"], spec) if spec.get("volumes") else (),
     )
 
 

@@ -41,8 +41,17 @@ class ClusterEvent(StrEnum):
     POD_CHANGED = "PodChanged"  # the waiting pod itself
     GPU_FREED = "GPUFreed"  # a part of a GPU became free, or the node's GPUs became usable
     QUOTA_CHANGED = "QuotaChanged"
+    CLAIM_CHANGED = "ClaimChanged"  # a volume claim
+    VOLUME_CHANGED = "VolumeChanged"
+    STORAGE_CHANGED = "StorageChanged"  # classes, and the storage that drivers have left
+    ATTACHMENTS_CHANGED = "AttachmentsChanged"  # how many volumes a node attaches, or those that it has
 
 
+_OF_VOLUMES: Final = frozenset(
+    {ClusterEvent.CLAIM_CHANGED, ClusterEvent.VOLUME_CHANGED}
+    | {ClusterEvent.STORAGE_CHANGED, ClusterEvent.ATTACHMENTS_CHANGED}
+)
+_NODE_LABELED: Final = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_LABELS})
 _WAKES: Final[dict[str, frozenset[ClusterEvent]]] = {
     "NodeUnschedulable": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_TAINTS}),
     "NodeName": frozenset({ClusterEvent.NODE_ADDED}),
@@ -50,8 +59,16 @@ _WAKES: Final[dict[str, frozenset[ClusterEvent]]] = {
     "NodeAffinity": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_LABELS}),
     "NodePorts": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.POD_GONE}),
     "NodeResourcesFit": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.POD_GONE}),
-    "PodTopologySpread": frozenset(ClusterEvent) - {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER},
+    "VolumeRestrictions": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.POD_GONE, ClusterEvent.CLAIM_CHANGED}),
+    "NodeVolumeLimits": frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.POD_GONE, ClusterEvent.CLAIM_CHANGED})
+    | {ClusterEvent.ATTACHMENTS_CHANGED},
+    "VolumeBinding": _NODE_LABELED | _OF_VOLUMES,
+    "VolumeZone": _NODE_LABELED | _OF_VOLUMES - {ClusterEvent.ATTACHMENTS_CHANGED},
+    "PodTopologySpread": frozenset(ClusterEvent)
+    - _OF_VOLUMES
+    - {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER},
     "InterPodAffinity": frozenset(ClusterEvent)
+    - _OF_VOLUMES
     - {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER, ClusterEvent.NODE_TAINTS},
     EXTENDER: frozenset(ClusterEvent),
     GPUS: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.GPU_FREED}),

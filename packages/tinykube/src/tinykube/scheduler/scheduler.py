@@ -31,6 +31,7 @@ from tinykube.scheduler.config import SchedulerConfig
 from tinykube.scheduler.extender import ExtenderClient, ExtenderError
 from tinykube.scheduler.extender_service import is_behind
 from tinykube.scheduler.secret_mounts import SecretMounts
+from tinykube.scheduler.storage import StorageTracker
 from tinykube.scheduler.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Scheduler:
         self.queue = Queue()
         self._wake = asyncio.Event()
         self.tracker = Tracker(registry, self.cache, self.queue, self._config.names, self._wake.set)
+        self._storage = StorageTracker(registry, self.cache.volumes, self.queue, self._wake.set)
         self._recorder = Recorder(registry, DEFAULT_SCHEDULER)
         self._bindings: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_BINDINGS_AT_ONCE)
@@ -77,6 +79,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Follows the API server and schedules until cancelled."""
+        self._storage.start()
         self.tracker.start()
         recording = asyncio.create_task(self._recorder.run(), name="scheduler events")
         try:

@@ -28,7 +28,11 @@ from gpuplane.sharing import Assignment
 from gpuplane.sharing.placement import Placement
 from kubekit.errors import Retryable
 from kubekit.scheduling.cache import SchedulerCache
+from kubekit.scheduling.check import FilterCheck
+from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.queue import ERROR, GPUS
+from kubekit.scheduling.volumes.binding import assume, restore
+from kubekit.scheduling.volumes.store import VolumePlan
 
 MOST_DOMAINS: Final = 32
 """Domains to try for a gang. Each takes as long as the decision for all its pods."""
@@ -146,8 +150,19 @@ class GangPlacer:
         if request:
             self._cluster.count(pod, node)
             undo.callback(usage.remove, uid)
+        self._take_volumes(pod.info, node, undo)
         cache.place(msgspec.structs.replace(pod.info, node_name=node))
         undo.callback(cache.remove, pod.info.key)
+
+    def _take_volumes(self, info: PodInfo, node: str, undo: contextlib.ExitStack) -> None:
+        """Count the volumes that the pod would get on the node as taken."""
+        facts = self._cache.nodes[node].facts
+        check = FilterCheck(info, self._cache).volumes if info.volumes else None
+        if check is not None and facts is not None:
+            planned = check.plan(facts)
+            if isinstance(planned, VolumePlan):
+                assume(planned, self._cache.volumes)
+                undo.callback(restore, planned, self._cache.volumes)
 
 
 def _largest(pods: Sequence[ScheduledPod]) -> tuple[ScheduledPod, int]:

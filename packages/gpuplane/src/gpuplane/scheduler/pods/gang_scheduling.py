@@ -24,6 +24,7 @@ from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers, key_of
 from gpuplane.scheduler.pods.gang_placing import GangDecision, GangPlace, GangPlacer, failed
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.pods.volume_binding import VolumeBinder
 from gpuplane.scheduler.reservation import Reservation, ReservationEvent
 from gpuplane.scheduler.reservations import Reservations
 from kubekit.errors import KubekitError
@@ -58,6 +59,7 @@ class GangScheduler:
         reservations: Reservations,
         filtering: Filtering,
         evictor: Evictor,
+        volumes: VolumeBinder,
         start: Callable[[Coroutine[Any, Any, None], str], None],
         bind: Bind,
         refuse: Callable[[ScheduledPod, str, frozenset[str]], None],
@@ -71,6 +73,7 @@ class GangScheduler:
         self._reservations = reservations
         self._filtering = filtering
         self._evictor = evictor
+        self._volumes = volumes
         self._start = start
         self._bind = bind
         self._refuse = refuse
@@ -143,6 +146,8 @@ class GangScheduler:
         for place in listed:
             reservation = self._binder.reserve(place.pod, place.node, self._filtering, ReservationEvent.BIND, marks)
             reserved.append((place, reservation))
+            assert place.pod.info is not None
+            self._volumes.reserve(place.pod.info, place.node)
 
     def _refuse_all(self, entries: dict[str, QueueEntry], pods: list[ScheduledPod], decision: GangDecision) -> None:
         by_uid = {one.metadata.uid: one for one in pods}

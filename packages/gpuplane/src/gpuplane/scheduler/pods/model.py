@@ -184,6 +184,24 @@ class PodModel:
         if fair and self.queue.notify(ClusterEvent.QUOTA_CHANGED, "", self._clock.now(), is_entitled):
             self.wake()
 
+    def storage_changed(self, event: ClusterEvent, claim: tuple[str, str] | None = None) -> None:
+        """Wake the pods that wait for such a change of volumes.
+
+        Args:
+            claim: namespace and name, where only pods that name this claim are helped.
+        """
+        self.changes += 1
+
+        def helps(entry: QueueEntry) -> bool | None:
+            pod = entry.pod
+            names_it = claim is None or (
+                pod.namespace == claim[0] and any(one.claim == claim[1] for one in pod.volumes)
+            )
+            return None if names_it else False
+
+        if self.queue.notify(event, "", self._clock.now(), helps):
+            self.wake()
+
     def try_all_again(self) -> None:
         """Wake all pods that wait."""
         self.changes += 1

@@ -6,8 +6,8 @@ journals of the cache and the ledger name since then are ranked again.
 Invariants:
 
 - The answer is that of `decide.choose_node` (a property test compares them), or None: then ask `choose_node`.
-- None for pods whose node depends on pods elsewhere (affinity, spreading), on quotas, nominations, preferred nodes or
-  images, and where no node is feasible.
+- None for pods whose node depends on pods elsewhere (affinity, spreading), on volumes, quotas, nominations, preferred
+  nodes or images, and where no node is feasible.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class NodeRanking:
     def _decides(self, pod: ScheduledPod, info: PodInfo) -> bool:
         """Return whether each node's rank depends on this node alone."""
         affinity, cache = info.affinity, self._cache
-        if pod.trouble or info.nominated or info.spread or affinity.pinned or affinity.node_preferred:
+        if pod.trouble or info.nominated or info.volumes or info.spread or affinity.pinned or affinity.node_preferred:
             return False
         if affinity.pod_required or affinity.pod_preferred or affinity.anti_required or affinity.anti_preferred:
             return False

@@ -3,7 +3,8 @@
 1. A pod leaves the queue.
 2. It is decided on the cache and the ledger, and its node and GPUs are reserved, without waiting in between. So two
    pods never get the same GPU, and the extender, which has the same ledger, sees the reservation at once.
-3. Its Binding is sent by a task of its own; at most BINDINGS_AT_ONCE are on their way.
+3. Its Binding is sent by a task of its own; at most BINDINGS_AT_ONCE are on their way. If volumes have to be bound
+   before, the task waits for that first (`volume_binding`).
 4. The pod is dropped from the queue when the Binding was accepted. It returns to the queue when its reservation ends
    without that: after a refusal at once, after a lost answer when the result is known.
 
@@ -37,6 +38,8 @@ from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.pods.preempt import GPUPreemption
 from gpuplane.scheduler.pods.ranking import NodeRanking
 from gpuplane.scheduler.pods.report import Reporter
+from gpuplane.scheduler.pods.volume_binding import VolumeBinder
+from gpuplane.scheduler.pods.volume_watch import VolumeWatch
 from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.queues.watch import QueueWatch
@@ -54,6 +57,7 @@ from kubekit.scheduling.queue import ERROR, QueueEntry
 log = logging.getLogger("gpuplane.scheduler")
 BINDINGS_AT_ONCE: Final = 48
 _PODS_PER_TURN: Final = 8
+NO_ANSWER: Final = "the API server did not answer"
 
 
 class PodScheduler:
@@ -82,6 +86,8 @@ class PodScheduler:
         self._policies = policies
         self._wake = asyncio.Event()
         self.model = PodModel(cluster, filtering, self.namespaces, clock, self._wake.set)
+        self.storage = VolumeWatch(client, self.model, clock)
+        self._volumes = VolumeBinder(client, self.model, clock, self.storage.on_change)
         self._reporter = Reporter(client, recorder, clock, self.model.pod)
         self.queues = QueueWatch(client, recorder, clock, self.model)
         self.budgets: Informer[RawBudget] = Informer(client, RawBudget, clock=clock)
@@ -106,6 +112,7 @@ class PodScheduler:
             reservations=reservations,
             filtering=filtering,
             evictor=self._evictor,
+            volumes=self._volumes,
             start=self._start,
             bind=self._bind_together,
             refuse=lambda pod, message, causes: self._report_failure(pod, Decision(message=message, causes=causes)),
@@ -123,7 +130,7 @@ class PodScheduler:
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
         """Return what has to run, and be synced, before `run`."""
-        return self.namespaces, self.budgets, *self.groups.informers.values()
+        return self.namespaces, self.budgets, *self.groups.informers.values(), *self.storage.informers
 
     @property
     def bindings_in_flight(self) -> int:
@@ -194,8 +201,7 @@ class PodScheduler:
         self.counts.decided(time.perf_counter() - began)
         if decision.node:
             try:
-                promised = self.model.as_promised(pod)
-                reservation = self._binder.reserve(promised, decision.node, self._filtering, ReservationEvent.BIND)
+                reservation = self._reserve(self.model.as_promised(pod), decision.node)
             except KubekitError as error:
                 decision = Decision(message=str(error), causes=frozenset({ERROR}))
         if not decision.node:
@@ -204,9 +210,23 @@ class PodScheduler:
             return False
         assert pod.info is not None  # else there is no node
         self.model.assume(msgspec.structs.replace(pod.info, node_name=decision.node))
+        if self._volumes.waits(reservation.uid):
+            self._bind_together(entry, pod, reservation)  # its slot is free for others meanwhile
+            return False
         self._bindings[pod.metadata.uid] = entry
         self._start(self._bind(entry, pod, reservation), f"bind {pod.shown}")
         return True
+
+    def _reserve(self, pod: ScheduledPod, node: str) -> Reservation:
+        """Reserve the GPUs and the volumes of a pod. Raises KubekitError, with nothing reserved."""
+        reservation = self._binder.reserve(pod, node, self._filtering, ReservationEvent.BIND)
+        try:
+            if pod.info is not None:
+                self._volumes.reserve(pod.info, node)
+        except KubekitError:
+            self._reservations.apply(reservation, ReservationEvent.REFUSED)
+            raise
+        return reservation
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -269,14 +289,32 @@ class PodScheduler:
         return msgspec.structs.replace(decision, message=message)
 
     def _bind_together(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
-        """Begin to bind a pod that was reserved together with others."""
+        """Begin to bind a pod that was reserved together with others, or whose volumes are bound first."""
         self._bindings[reservation.uid] = entry
         self._start(self._bind_with_slot(entry, pod, reservation), f"bind {pod.shown}")
 
     async def _bind_with_slot(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
-        """Bind a pod once there is a slot for its Binding."""
+        """Bind a pod's volumes, and the pod once there is a slot for its Binding."""
+        if self._volumes.waits(reservation.uid) and not await self._bind_volumes(pod, reservation):
+            return
         await self._slots.acquire()
         await self._bind(entry, pod, reservation)
+
+    async def _bind_volumes(self, pod: ScheduledPod, reservation: Reservation) -> bool:
+        """Return whether the pod's volumes are bound; if they are not, the pod is queued again."""
+        try:
+            await self._volumes.bind(reservation.uid)
+        except (KubekitError, TimeoutError) as error:
+            if not reservation.state.ended:  # else the pod is gone
+                message = f'running PreBind plugin "VolumeBinding": {str(error) or NO_ANSWER}'
+                self._report_failure(pod, Decision(message=message, causes=frozenset({ERROR})))
+        except asyncio.CancelledError:
+            self._reservations.apply(reservation, ReservationEvent.REFUSED)
+            raise
+        else:
+            return True
+        self._reservations.apply(reservation, ReservationEvent.REFUSED)
+        return False
 
     async def _bind(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
         self._in_flight += 1
@@ -307,6 +345,7 @@ class PodScheduler:
 
     def _reservation_ended(self, reservation: Reservation) -> None:
         """Queue a pod again whose reservation was released: it is not bound."""
+        self._volumes.release(reservation.uid)
         pod = reservation.pod
         if not isinstance(pod, ScheduledPod) or pod.info is None or not pod.ours:
             return

@@ -8,13 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-# Volumes that a node has or makes by itself, so that they may be anywhere.
-_ANYWHERE: Final = frozenset(
-    (
-        *("configMap", "secret", "downwardAPI", "projected", "emptyDir", "hostPath", "image"),
-        *("nfs", "cephfs", "glusterfs", "gitRepo"),
-    )
-)
 _GROUP_LABELS: Final = ("pod-group.scheduling.sigs.k8s.io",)  # of scheduler-plugins before its PodGroup was an object
 _GROUP_ANNOTATIONS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 CURE: Final = "give the pod to default-scheduler"
@@ -22,15 +15,8 @@ CURE: Final = "give the pod to default-scheduler"
 
 def unsupported(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     """Return what the scheduler cannot decide about, in one line; empty for a pod that it can place."""
-    found = [*_volumes(spec), *_claims(spec), *_groups(metadata, spec)]
+    found = [*_claims(spec), *_groups(metadata, spec)]
     return f"the scheduler does not support {', '.join(found)}; {CURE}" if found else ""
-
-
-def _volumes(spec: Mapping[str, Any]) -> Iterator[str]:
-    for volume in spec.get("volumes") or ():
-        kinds = sorted(volume.keys() - {"name"} - _ANYWHERE)
-        if kinds:
-            yield f"volume {volume.get('name', '')} ({kinds[0]})"
 
 
 def _claims(spec: Mapping[str, Any]) -> Iterator[str]:
