@@ -32,7 +32,7 @@ from gpuplane.api.effects import acts, fields, why_not
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.api.nvidiadriver import NVIDIADriverSpec
 from gpuplane.operator.autoscaler_install import ROLE_ANNOTATION
-from gpuplane.operator.installation import AUTOSCALER, MONITORING, PARTS, POD_SCHEDULER
+from gpuplane.operator.installation import AUTOSCALER, MONITORING, PARTS, POD_SCHEDULER, SCHEDULER_NAMING
 from gpuplane.operator.manifest import parse
 from gpuplane.operator.monitoring import boards
 
@@ -222,7 +222,7 @@ def files() -> dict[str, str]:
             made[f"templates/{entry.name}"] = template(entry.name, entry.read_text())
     for definition in karpenter_crds():
         made[f"templates/{AUTOSCALER}-{definition['metadata']['name']}.yaml"] = definition_template(definition)
-    for part in (*PARTS, POD_SCHEDULER, AUTOSCALER):
+    for part in (*PARTS, POD_SCHEDULER, SCHEDULER_NAMING, AUTOSCALER):
         for entry in install.joinpath(part).iterdir():
             made[f"templates/{part}-{entry.name}"] = part_template(part, entry.read_text())
     for entry in install.joinpath(MONITORING).iterdir():
@@ -249,6 +249,7 @@ keywords: [gpu, nvidia, device-plugin, cdi, operator]
 """
 
 
+POLICY_FILE: Final = "40-cluster-policy.yaml"
 REPLACED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "27-validation-pods.yaml": (
         (
@@ -275,11 +276,11 @@ REPLACED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
             '{{- with include "gpuplane.container" . }}{{ . | nindent 10 }}{{ end }}\n          ports:\n',
         ),
     ),
-    "40-cluster-policy.yaml": (("spec: {}\n", 'spec: {{- include "gpuplane.spec" . }}\n'),),
+    POLICY_FILE: (("spec: {}\n", 'spec: {{- include "gpuplane.spec" . }}\n'),),
 }
 # NB: `default true` would make true of false.
 _RESOURCES: Final = re.compile(r"^          resources:\n((?:            .*\n)+)", re.MULTILINE)
-WRAPPED: Final = {"40-cluster-policy.yaml": 'if ne (toString (.Values.clusterPolicy).deployCR) "false"'}
+WRAPPED: Final = {POLICY_FILE: 'if ne (toString (.Values.clusterPolicy).deployCR) "false"'}
 
 
 def _with_resources(text: str, group: str) -> str:
@@ -302,6 +303,10 @@ def template(name: str, text: str) -> str:
         text = own + rest
     if name in WRAPPED:
         text = f"{{{{- {WRAPPED[name]} }}}}\n{text.rstrip()}\n{{{{- end }}}}\n"
+    if name == POLICY_FILE:
+        why = "operator.setSchedulerName needs podScheduler.enabled and admission.enabled"
+        unset = f"(.Values.operator).setSchedulerName (not ({ASKED[SCHEDULER_NAMING]}))"
+        text = f'{{{{- if and {unset} }}}}{{{{ fail "{why}" }}}}{{{{ end }}}}\n{text}'
     return HEAD + text
 
 
@@ -312,6 +317,7 @@ ASKED: Final = {
     "scheduler": _KEPT.format("scheduler"),
     "admission": _KEPT.format("admission"),
     POD_SCHEDULER: "(.Values.podScheduler).enabled",
+    SCHEDULER_NAMING: f"and (.Values.podScheduler).enabled {_KEPT.format('admission')}",
     AUTOSCALER: "(.Values.autoscaler).enabled",
 }
 # The autoscaler's settings come from the values.
@@ -376,6 +382,11 @@ def part_template(part: str, text: str) -> str:
         (
             "          args: [run, scheduler]\n",
             f"          args: [run, scheduler{{{{ if {ASKED[POD_SCHEDULER]} }}}}, "
+            f"--scheduler-name={names.SCHEDULER_NAME}{{{{ end }}}}]\n",
+        ),
+        (
+            "          args: [run, admission]\n",
+            f"          args: [run, admission{{{{ if {ASKED[POD_SCHEDULER]} }}}}, "
             f"--scheduler-name={names.SCHEDULER_NAME}{{{{ end }}}}]\n",
         ),
         (f"value: {names.IMAGE.rpartition(':')[0]}\n", 'value: {{ include "gpuplane.image" . }}\n'),

@@ -37,6 +37,7 @@ METRICS_LABEL: Final = "gpuplane.dev/metrics"  # "true" on a namespace whose pod
 # -- admission -----------------------------------------------------------------------------------------------------
 ADMISSION_NAME: Final = "gpuplane-admission"  # its Service, Deployment, account and webhook configurations
 ADMISSION_SECRET: Final = "gpuplane-admission-tls"  # Secret with its certificate, key and authorities
+SCHEDULER_NAME_WEBHOOK: Final = "gpuplane-scheduler-name"  # its configuration that gives pods to the pod scheduler
 
 # -- the extender --------------------------------------------------------------------------------------------------
 EXTENDER_NAME: Final = "gpuplane-scheduler"  # its Service, Deployment, account and lease

@@ -41,6 +41,7 @@ class World:
             identity.add(token, User(f"system:serviceaccount:{NAMESPACE}:{account}", groups))
         self.admin = self.client("admin")
         self.tenant = self.client("tenant")
+        self.scheduler_name = ""
         self.replicas: dict[int, asyncio.Task[None]] = {}
 
     def kubeconfig(self, token: str) -> Path:
@@ -58,10 +59,15 @@ class World:
     def client(self, token: str) -> Client:
         return Client.connect(self.kubeconfig(token))
 
-    async def install(self, admission: str = "closed") -> None:
-        """The objects of an installation with admission; the tenants may do what they like."""
-        for manifest in installation(admission=admission, scheduler=False):
-            if manifest["kind"] not in ("Deployment", "CustomResourceDefinition", "ClusterPolicy"):
+    async def install(self, admission: str = "closed", *, pod_scheduler: bool = False) -> None:
+        """The objects of an installation with admission; the tenants may do what they like.
+
+        `pod_scheduler`: with the pod scheduler, to which pods may be given, and the kind ClusterPolicy.
+        """
+        self.scheduler_name = names.SCHEDULER_NAME if pod_scheduler else ""
+        left_out = ["Deployment", "ClusterPolicy", *([] if pod_scheduler else ["CustomResourceDefinition"])]
+        for manifest in installation(admission=admission, scheduler=pod_scheduler, pod_scheduler=pod_scheduler):
+            if manifest["kind"] not in left_out:
                 await self.admin.apply(manifest, "test", resource=resource_of(manifest))
         for name, user in (("tenants", "jane"), ("scheduler", f"system:serviceaccount:{NAMESPACE}:gpuplane-scheduler")):
             await self.server.registry.create(
@@ -80,7 +86,9 @@ class World:
         """Another replica; its port. `ready`: the cluster takes it for ready, and the API server trusts it."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port: int = taken.getsockname()[1]
-        options = Namespace(kubeconfig=self.kubeconfig("admission"), context=None, port=port)
+        options = Namespace(
+            kubeconfig=self.kubeconfig("admission"), context=None, port=port, scheduler_name=self.scheduler_name
+        )
         self.replicas[port] = asyncio.create_task(run(options))
         if not ready:
             return port
@@ -123,8 +131,12 @@ class World:
     def bundles(self) -> list[str]:
         """caBundle of every webhook."""
         found = []
-        for plural in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
-            configuration = self.server.registry.get(plural, None, names.ADMISSION_NAME)
+        for plural, name in (
+            ("mutatingwebhookconfigurations", names.ADMISSION_NAME),
+            ("mutatingwebhookconfigurations", names.SCHEDULER_NAME_WEBHOOK),
+            ("validatingwebhookconfigurations", names.ADMISSION_NAME),
+        ):
+            configuration = self.server.registry.get(plural, None, name)
             found += [w["clientConfig"].get("caBundle", "") for w in (configuration or {}).get("webhooks", ())]
         return found
 

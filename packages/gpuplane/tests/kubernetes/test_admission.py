@@ -20,9 +20,11 @@ import pytest
 import yaml
 
 from gpuplane import names
+from gpuplane.api.clusterpolicy import ClusterPolicy
+from gpuplane.api.crds import crds
 from gpuplane.cli.install import apply
 from gpuplane.operator.installation import installation, manifests, resource_of
-from kubekit.api.core import Namespace, Pod
+from kubekit.api.core import LeaseObject, Namespace, Pod
 from kubekit.kube import ApiError, Client, NotFound
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import PATIENCE_S, account_config
@@ -31,8 +33,9 @@ from tests.support.until import until
 NAMESPACE = names.OPERATOR_NAMESPACE
 OLD = Path(__file__).parents[1] / "admission" / "kubernetes-alpha"
 PODS = "/api/v1/namespaces/default/pods"
-LEFT = ("gpu-pod", "gpu-pod-affinity", "gpu-pod-libraries", "p", "never", "spelled")
+LEFT = ("gpu-pod", "gpu-pod-affinity", "gpu-pod-libraries", "p", "never", "spelled", "given", "left", "theirs")
 TENANT, EXTENDER = "tenant", "gpuplane-scheduler"
+(POLICIES,) = [one for one in crds() if one["spec"]["names"]["kind"] == "ClusterPolicy"]
 
 
 async def post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -89,11 +92,12 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
                 }
             )
         made += [m for m in manifests("admission") if m["kind"] not in ("Deployment", "PodDisruptionBudget")]
+        made += manifests("scheduler-name")
         webhooks = [m for m in made if "webhooks" in m]
         await gone(client, *LEFT)  # a run that was cut short left its own
         await until(lambda: _is_settled(client), what="the end of an earlier namespace", seconds=PATIENCE_S)
         try:
-            for manifest in made:
+            for manifest in [POLICIES, *made]:
                 if manifest not in webhooks:
                     await apply(client, manifest)
             yield client
@@ -134,7 +138,8 @@ async def webhook(control_plane: ControlPlane, admin: Client) -> AsyncIterator[N
     """The webhook, fail closed, in the path of the API server."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    for manifest in copy.deepcopy([m for m in manifests("admission") if "webhooks" in m]):
+    parts = [*manifests("admission"), *manifests("scheduler-name")]
+    for manifest in copy.deepcopy([m for m in parts if "webhooks" in m]):
         for hook in manifest["webhooks"]:
             path = hook["clientConfig"].pop("service")["path"]
             hook["clientConfig"]["url"] = f"https://localhost:{port}{path}"
@@ -142,6 +147,7 @@ async def webhook(control_plane: ControlPlane, admin: Client) -> AsyncIterator[N
         await admin.apply(manifest, "test", resource=resource_of(manifest))
     config = await account_config(control_plane, admin, NAMESPACE, names.ADMISSION_NAME)
     command = [sys.executable, "-m", "gpuplane", "run", "admission", "--port", str(port), "--kubeconfig", str(config)]
+    command.append(f"--scheduler-name={names.SCHEDULER_NAME}")
     process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "POD_NAMESPACE": NAMESPACE})
     try:
         # The first certificate, and the API server's knowing of it.
@@ -198,6 +204,33 @@ async def test_mutation_comes_before_validation(admin: Client, webhook: None) ->
             await admin.apply(manifest, "kubectl", namespace="default", resource=Pod.RESOURCE)
         again = json.loads(await admin.request("GET", path))
         assert again["spec"] == stored["spec"]
+
+
+async def test_pods_that_request_gpus_are_given_to_the_pod_scheduler(admin: Client, webhook: None) -> None:
+    """While the policy says so, and the lease of the scheduler is held."""
+
+    async def create(name: str, **spec: Any) -> str:
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": share("30") | spec}
+        named: str = (await post(admin, PODS, body))["spec"]["schedulerName"]
+        await gone(admin, name)
+        return named
+
+    async def is_given() -> bool:
+        return await create("given") == names.SCHEDULER_NAME
+
+    assert await create("left") == "default-scheduler"
+    policy = {"metadata": {"name": "of-admission"}, "spec": {"operator": {"setSchedulerName": True}}}
+    lease = {
+        "metadata": {"name": names.EXTENDER_NAME, "namespace": NAMESPACE},
+        "spec": {"holderIdentity": "replica", "leaseDurationSeconds": 60, "renewTime": "2026-01-01T00:00:00.000000Z"},
+    }
+    try:
+        await admin.apply(policy, "test", resource=ClusterPolicy.RESOURCE)
+        await admin.apply(lease, "test", resource=LeaseObject.RESOURCE)
+        await until(is_given, what="the webhook has heard of policy and lease", seconds=PATIENCE_S)
+        assert await create("theirs", schedulerName="another") == "another"
+    finally:
+        await admin.delete(ClusterPolicy, "of-admission")
 
 
 async def test_what_can_never_run_is_refused(admin: Client, webhook: None) -> None:

@@ -23,6 +23,14 @@ pytestmark = pytest.mark.usefixtures("with_helm")
         ("driver.kernelModuleType=closed", "kernelModuleType"),
         ("daemonsets.updateStrategy=Sometimes", "updateStrategy"),
         ("platform.openshift=true", "openshift"),
+        (
+            "operator.setSchedulerName=true",
+            "operator.setSchedulerName needs podScheduler.enabled and admission.enabled",
+        ),
+        (
+            "operator.setSchedulerName=true,podScheduler.enabled=true,admission.enabled=false",
+            "operator.setSchedulerName needs podScheduler.enabled and admission.enabled",
+        ),
         ("devicePlugin.config.default=x", "there is no ConfigMap"),
         ("gdsEnabled=true", "gdsEnabled: GPUDirect Storage is not given to containers by this release; use: leave it"),
         ("gdrcopyEnabled=true,mofedEnabled=true", "mofedEnabled: MOFED is not given"),

@@ -84,6 +84,7 @@ def made(spec: ClusterPolicySpec) -> Any:
             ),
             rules_for(spec.driver.upgrade_policy, 100),
             spec.operator.not_ready_taint,
+            spec.operator.set_scheduler_name,  # the webhook reads it
             [is_selected(node.metadata.labels, spec) for node in NODES],
             (config.name, follows_mps(CONFIGS, config.default, {})) if config is not None else None,
         )

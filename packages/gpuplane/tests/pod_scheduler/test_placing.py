@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.sharing import of_pod
+from gpuplane.sharing.unsupported import unsupported
 from kubekit.api.core import Event
 from tests.support.extender_world import Running, World, gpu_pod
 from tests.support.scheduled_pods import bound, ours, plain, refused

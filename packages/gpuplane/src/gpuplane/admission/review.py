@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
+from gpuplane.admission.scheduler_name import scheduler_patch
 from gpuplane.admission.take_over import refused_image, take_over, warnings
 from gpuplane.admission.translate import translate
 from gpuplane.sharing.findings import findings, findings_of_object
@@ -88,6 +89,16 @@ def mutate(asked: Question) -> ReviewVerdict:
     except (AttributeError, TypeError, KeyError):
         return ReviewVerdict()  # no pod: validation says what is wrong with it
     return ReviewVerdict(warnings=done.warnings, patch=done.patch)
+
+
+def name_scheduler(asked: Question, name: str) -> ReviewVerdict:
+    """Answer a mutating review of a new pod: give it to the scheduler of this name, if it requests GPUs."""
+    if asked.kind.kind != "Pod" or asked.object is None or asked.operation != "CREATE":
+        return ReviewVerdict()
+    try:
+        return ReviewVerdict(patch=scheduler_patch(asked.object, name))
+    except (AttributeError, TypeError, KeyError):
+        return ReviewVerdict()  # no pod: validation says what is wrong with it
 
 
 def validate(asked: Question) -> ReviewVerdict:

@@ -1,4 +1,4 @@
-"""The webhook's server: HTTPS with a certificate that changes under way, `/mutate`, `/validate`, health and metrics."""
+"""The webhook's server: HTTPS with a certificate that changes under way, its webhooks, health and metrics."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ from http import HTTPStatus
 from typing import Final
 
 from gpuplane import names
-from gpuplane.admission.review import Question, ReviewVerdict, answer, mutate, take_over_pod, validate
+from gpuplane.admission.review import (
+    Question,
+    ReviewVerdict,
+    answer,
+    mutate,
+    name_scheduler,
+    take_over_pod,
+    validate,
+)
+from gpuplane.admission.scheduler_name import PodSchedulerWatch
 from gpuplane.admission.trust import announce, plan_of
 from kubekit.errors import InvalidInput
 from kubekit.http_server import HttpAnswer, metrics_answer, serving
-from kubekit.kube import Client
+from kubekit.kube import Client, SystemClock
 from kubekit.kube.certificate_keeper import CertificateKeeper, utc_now
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
 from kubekit.kube.server_certificates import end, temporary
+from kubekit.kube.tasks import first_of
 from kubekit.server_tls import ServerTls
 
 log = logging.getLogger("gpuplane.admission")
@@ -47,11 +57,14 @@ async def run(options: Namespace) -> None:
             names.ADMISSION_SECRET,
             namespace,
             plan_of(namespace),
-            lambda kept: announce(client, kept),
+            lambda kept: announce(client, kept, names_schedulers=bool(options.scheduler_name)),
             lambda kept: served.take(kept.certificate, kept.key),
             cure="gpuplane install --admission open",
         )
-        webhooks = WebhookRoutes(keeper, os.environ.get("GPUPLANE_IMAGE") or names.IMAGE)
+        watch = None
+        if options.scheduler_name:
+            watch = PodSchedulerWatch(client, namespace, options.scheduler_name, SystemClock())
+        webhooks = WebhookRoutes(keeper, os.environ.get("GPUPLANE_IMAGE") or names.IMAGE, watch)
         port = PORT if options.port is None else options.port
         async with serving(
             {"/healthz": webhooks.healthz, "/readyz": webhooks.readyz, "/metrics": webhooks.metrics},
@@ -61,23 +74,32 @@ async def run(options: Namespace) -> None:
                 "/mutate": webhooks.mutate,
                 "/take-over": webhooks.take_over,
                 "/validate": webhooks.validate,
+                "/scheduler-name": webhooks.name_scheduler,
             },
             longest_body=LONGEST_REVIEW,
             tls=served.context,
         ) as at:
             log.info("serving port=%d", at)
             try:
-                await keeper.run()
+                await first_of(keeper.run(), *([watch.run()] if watch is not None else []))
             finally:
                 if os.environ.get("POD_NAME"):
                     await asyncio.sleep(LEAVE_SECONDS)
 
 
 class WebhookRoutes:
-    """The paths of the server, and what they counted. `image` is gpuplane's own."""
+    """The paths of the server, and what they counted.
 
-    def __init__(self, keeper: CertificateKeeper, image: str = names.IMAGE) -> None:
+    Args:
+        image: gpuplane's own.
+        watch: None if pods are given to no scheduler.
+    """
+
+    def __init__(
+        self, keeper: CertificateKeeper, image: str = names.IMAGE, watch: PodSchedulerWatch | None = None
+    ) -> None:
         self._keeper = keeper
+        self._watch = watch
         self._image = image
         self._counted: Counter[tuple[str, str]] = Counter()
 
@@ -86,6 +108,12 @@ class WebhookRoutes:
 
     async def take_over(self, body: bytes) -> HttpAnswer:
         return self._answered("take-over", body, lambda asked: take_over_pod(asked, self._image))
+
+    async def name_scheduler(self, body: bytes) -> HttpAnswer:
+        watch = self._watch
+        if watch is None or not watch.sets_name():
+            return self._answered("scheduler-name", body, lambda asked: ReviewVerdict())
+        return self._answered("scheduler-name", body, lambda asked: name_scheduler(asked, watch.name))
 
     async def validate(self, body: bytes) -> HttpAnswer:
         return self._answered("validate", body, validate)

@@ -1,4 +1,4 @@
-"""Lets the API server trust the webhook: its authorities in `caBundle` of both webhook configurations."""
+"""Lets the API server trust the webhook: its authorities in `caBundle` of its webhook configurations."""
 
 from __future__ import annotations
 
@@ -33,19 +33,27 @@ class ValidatingConfiguration(Struct):
 
 
 Configuration = type[MutatingConfiguration] | type[ValidatingConfiguration]
-_CONFIGURATIONS: Final[tuple[Configuration, ...]] = (MutatingConfiguration, ValidatingConfiguration)
+_CONFIGURATIONS: Final[tuple[tuple[Configuration, str], ...]] = (
+    (MutatingConfiguration, names.ADMISSION_NAME),
+    (ValidatingConfiguration, names.ADMISSION_NAME),
+    (MutatingConfiguration, names.SCHEDULER_NAME_WEBHOOK),
+)
 
 
-async def announce(client: Client, kept: ServerCertificates) -> None:
-    """Add the authorities to the configurations that do not have them. Raises ApiError."""
-    for kind in _CONFIGURATIONS:
-        await _announce(client, kind, kept.authorities)
+async def announce(client: Client, kept: ServerCertificates, *, names_schedulers: bool = False) -> None:
+    """Add the authorities to the configurations that do not have them. Raises ApiError.
+
+    `names_schedulers`: also to the configuration by which pods are given to a scheduler.
+    """
+    for kind, name in _CONFIGURATIONS:
+        if names_schedulers or name == names.ADMISSION_NAME:
+            await _announce(client, kind, name, kept.authorities)
 
 
-async def _announce(client: Client, kind: Configuration, bundle: bytes) -> None:
+async def _announce(client: Client, kind: Configuration, name: str, bundle: bytes) -> None:
     """Let the API server trust the bundle; a configuration that is not there needs none."""
     try:
-        found = await client.get(kind, names.ADMISSION_NAME)
+        found = await client.get(kind, name)
     except NotFound:
         return
     stale = [
@@ -61,7 +69,7 @@ async def _announce(client: Client, kind: Configuration, bundle: bytes) -> None:
             {"op": "test", "path": f"/webhooks/{index}/name", "value": webhook.name},
             {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle},
         ]
-    await client.patch(kind, names.ADMISSION_NAME, patch, type="json", manager=names.ADMISSION_NAME)
+    await client.patch(kind, name, patch, type="json", manager=names.ADMISSION_NAME)
 
 
 def plan_of(namespace: str) -> CertificatePlan:

@@ -1,7 +1,8 @@
 """ClusterPolicy (`nvidia.com/v1`, cluster-scoped): what the administrator wants of a whole cluster.
 
-It is the GPU operator's kind, every field of it, so that existing manifests apply unchanged; `notReadyTaint` and `nfd`
-are ours. Everything has a default: `spec: {}` is a working cluster.
+It is the GPU operator's kind, every field of it, so that existing manifests apply unchanged; `nfd`,
+`operator.notReadyTaint` and `operator.setSchedulerName` are ours. Everything has a default: `spec: {}` is a working
+cluster.
 
 Invariants:
 

@@ -22,6 +22,7 @@ ACTS: Final = (
     "operator.labels",
     "operator.annotations",
     "operator.notReadyTaint",
+    "operator.setSchedulerName",
     "driver.upgradePolicy.*",
     "nfd.enabled",
     "mig.strategy",

@@ -32,6 +32,7 @@ class OperatorSettings(Struct):
     metrics: how the operator's metrics are collected
     use_ocp_driver_toolkit: on OpenShift, build drivers with its driver toolkit image
     not_ready_taint: keep GPU pods off a node by the taint nvidia.com/gpu-not-ready until it is ready
+    set_scheduler_name: give pods that request GPUs and name no scheduler to the pod scheduler
     """
 
     default_runtime: str = ""
@@ -42,6 +43,7 @@ class OperatorSettings(Struct):
     metrics: Monitored = Monitored()
     use_ocp_driver_toolkit: bool | None = msgspec.field(name="use_ocp_driver_toolkit", default=None)
     not_ready_taint: bool = False
+    set_scheduler_name: bool = False
 
 
 class RollingUpdate(Struct):

@@ -81,6 +81,8 @@ OTHERS: Final[dict[str, ComponentCommand]] = {
         ("kubeconfig", "node-name", "port"),
     ),
     "admission": ComponentCommand(
-        "gpuplane.admission.server", "refuses pods that can never run, understands those of old", ("kubeconfig", "port")
+        "gpuplane.admission.server",
+        "refuses pods that can never run, understands those of old, gives pods to the pod scheduler",
+        ("kubeconfig", "port", "scheduler-name"),
     ),
 }

@@ -48,7 +48,8 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     },
     "scheduler-name": {
         "default": "", "metavar": "NAME",
-        "help": "also schedule, without kube-scheduler, the pods that name this scheduler in spec.schedulerName",
+        "help": "schedule, without kube-scheduler, the pods that name this scheduler in spec.schedulerName; admission "
+        "writes it into pods that request GPUs, if the ClusterPolicy says operator.setSchedulerName",
     },
     "print-config": {
         "choices": ["kube", "policy", "second"], "default": "",

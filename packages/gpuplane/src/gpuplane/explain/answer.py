@@ -14,11 +14,11 @@ from gpuplane.explain.cures import cures
 from gpuplane.explain.proving import Cure, gib, place_of, runs_on
 from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Object, World
 from gpuplane.scheduler.pods.gang import is_of_gang
-from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.sharing import Assignment, LedgerGPU, Request, of_pod, request_of
 from gpuplane.sharing.held import held_parts, in_parts, in_units
 from gpuplane.sharing.placement import Lack
 from gpuplane.sharing.request import Ask
+from gpuplane.sharing.unsupported import unsupported
 from kubekit.api.core import Container, Event, Pod, has_ended
 from kubekit.errors import InvalidInput
 

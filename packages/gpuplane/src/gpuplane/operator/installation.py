@@ -50,6 +50,7 @@ PARTS: Final = ("shares", "scheduler", "admission")
 # Parts that are left out unless asked for.
 AUTOSCALER: Final = "autoscaler"
 POD_SCHEDULER: Final = "pod-scheduler"
+SCHEDULER_NAMING: Final = "scheduler-name"  # with both the pod scheduler and admission
 MONITORING: Final = "monitoring"
 ADMISSION: Final = {"open": "Ignore", "closed": "Fail"}  # by what is asked for: failurePolicy of webhooks on pods
 
@@ -72,7 +73,8 @@ def installation(
     `image` is what operator and operands run, this release's own when it is empty; `settings` are
     `path.to.field=value` of the policy's spec.
 
-    Raises InvalidInput for a pod scheduler without the scheduler, for a setting without a value, and with every finding
+    Raises InvalidInput for a pod scheduler without the scheduler, for pods given to a pod scheduler that is not
+    installed, for a setting without a value, and with every finding
     for settings that no ClusterPolicy has: the API server would drop them in silence.
     """
     if pod_scheduler and not scheduler:
@@ -86,6 +88,8 @@ def installation(
     for part in PARTS:
         wanted += manifests(part) if asked[part] else []
     wanted += manifests(POD_SCHEDULER) if pod_scheduler else []
+    names_schedulers = pod_scheduler and bool(admission)
+    wanted += manifests(SCHEDULER_NAMING) if names_schedulers else []
     wanted += autoscaler_manifests(manifests(AUTOSCALER), autoscaler) if autoscaler is not None else []
     if monitoring is not None:
         asked |= {AUTOSCALER: autoscaler is not None}
@@ -95,7 +99,8 @@ def installation(
         if manifest["kind"] == "Deployment":
             for container in manifest["spec"]["template"]["spec"]["containers"]:
                 container["image"] = image or names.IMAGE
-                if pod_scheduler and container["name"] == names.EXTENDER_NAME:
+                named = pod_scheduler and container["name"] == names.EXTENDER_NAME
+                if named or (names_schedulers and container["name"] == names.ADMISSION_NAME):
                     container["args"].append(f"--scheduler-name={names.SCHEDULER_NAME}")
                 for variable in container.get("env", ()):
                     if variable["name"] == "GPUPLANE_IMAGE":
@@ -112,7 +117,12 @@ def installation(
                 monitor_exporter(manifest["spec"], monitoring)
             for setting in settings:
                 _set(manifest["spec"], setting)
-            decode(ClusterPolicy, manifest)
+            if decode(ClusterPolicy, manifest).spec.operator.set_scheduler_name and not names_schedulers:
+                raise InvalidInput(
+                    "the pod scheduler or the webhook that gives pods to it is not installed",
+                    where="--set operator.setSchedulerName",
+                    cure="--pod-scheduler, and --admission open or closed",
+                )
     return [manifest for manifest in wanted if only is None or manifest["kind"] == ONLY[only]]
 
 
@@ -125,7 +135,7 @@ def repository(image: str) -> str:
 
 def everything() -> list[Manifest]:
     """All that an installation may have put on a cluster, in the order to apply."""
-    parts = (manifest for part in (*PARTS, POD_SCHEDULER, MONITORING) for manifest in manifests(part))
+    parts = (manifest for part in (*PARTS, POD_SCHEDULER, SCHEDULER_NAMING, MONITORING) for manifest in manifests(part))
     return [*crds(), *manifests(), *parts, *boards(), *autoscaler_everything(manifests(AUTOSCALER))]
 
 

@@ -166,6 +166,7 @@ CURES: Final[dict[str, Callable[..., Awaitable[Any]]]] = {
     rf"kubectl (-n {SPACE} patch resourcequota .*)": patch_quota,
     r"kubectl (-n kube-system edit configmap \S+)": edit_quotas,
     r"kubectl (delete clusterpolicy .*|annotate .*|delete mutatingwebhookconfiguration.*)": only_kubectl,
+    r"kubectl (patch clusterpolicy .*), or gpuplane install --pod-scheduler": only_kubectl,
     r"gpuplane (install(?: --only \w+)?)(?: brings rights .*)?": install,
     r"pip install gpuplane==(\S+)": other_release,
     r"upgrade Kubernetes to (\S+) or newer": upgrade,

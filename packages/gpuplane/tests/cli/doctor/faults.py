@@ -90,6 +90,11 @@ async def refused(cluster: HealthyCluster) -> None:
     )
 
 
+async def no_pod_scheduler(cluster: HealthyCluster) -> None:
+    change = {"spec": {"operator": {"setSchedulerName": True}}}
+    await cluster.client.patch(ClusterPolicy, "cluster-policy", change)
+
+
 async def other_image(cluster: HealthyCluster) -> None:
     containers = [{"name": "device-plugin", "image": "registry:5000/gpuplane:0.0.1"}]
     await patch_template(cluster, DaemonSet, PLUGIN, {"containers": containers})
@@ -210,6 +215,7 @@ FAULTS: Final[dict[str, Inject]] = {
     "policy-ignored": second_policy,
     "policy-paused": paused,
     "policy-refused": refused,
+    "scheduler-name-not-set": no_pod_scheduler,
     "operand-image-differs": other_image,
     "operand-not-observed": no_controllers,
     "operand-pod-old": old_pod,

@@ -14,7 +14,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.nodeclaim import DO_NOT_DISRUPT, DO_NOT_EVICT
 from gpuplane.scheduler.pods.gang import is_of_gang
-from gpuplane.scheduler.pods.unsupported import unsupported
+from gpuplane.sharing.unsupported import unsupported
 from kubekit.api.core import Pod
 
 OF_ITS_NODE: Final = "belongs to its node"

@@ -17,9 +17,9 @@ import msgspec
 from gpuplane import names
 from gpuplane.scheduler.pods.gang import DeclaredGang, declared_gang, round_of
 from gpuplane.scheduler.pods.movable import MoveOrder, controller_of, order_of, stays
-from gpuplane.scheduler.pods.unsupported import unsupported
 from gpuplane.scheduler.transforms import CachedNode, CachedPod, transform_any_pod, transform_node
 from gpuplane.sharing import Request, host_request, kind_of, request_of
+from gpuplane.sharing.unsupported import unsupported
 from kubekit.api.core import Node, Pod, has_ended
 from kubekit.api.meta import ObjectMeta, to_dict
 from kubekit.api.raw import RawNode, RawPod

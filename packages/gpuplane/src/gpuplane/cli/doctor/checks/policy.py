@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from gpuplane import names
 from gpuplane.api.clusterpolicy import chosen, is_paused
 from gpuplane.cli.doctor.facts import DoctorFacts
@@ -49,18 +51,38 @@ def _decide(facts: DoctorFacts) -> Diagnosis:
                 "names otherwise",
             )
         )
+    if policy.spec.operator.set_scheduler_name and not _names_schedulers(facts):
+        change = msgspec.json.encode({"spec": {"operator": {"setSchedulerName": False}}}).decode()
+        findings.append(
+            DoctorFinding(
+                fault="scheduler-name-not-set",
+                severity=Severity.WARNING,
+                what="operator.setSchedulerName has no effect: the pod scheduler or its webhook is not installed",
+                where=where,
+                cure=f"kubectl patch clusterpolicy {name} --type merge -p '{change}', or gpuplane install "
+                "--pod-scheduler",
+            )
+        )
     return Diagnosis(f"ClusterPolicy {name} {policy.status.state}".rstrip(), tuple(findings))
+
+
+def _names_schedulers(facts: DoctorFacts) -> bool:
+    """Return whether the webhook is installed so that it gives pods to the pod scheduler."""
+    server = facts.deployment(names.ADMISSION_NAME)
+    containers = server.spec.template.spec.containers if server is not None else ()
+    return any(f"--scheduler-name={names.SCHEDULER_NAME}" in container.args for container in containers)
 
 
 POLICY: Final = DoctorCheck(
     "policy",
     "one ClusterPolicy, carried out",
-    ("policies",),
+    ("policies", "deployments"),
     {
         "no-policy": "there is no ClusterPolicy",
         "policy-ignored": "there is more than one ClusterPolicy",
         "policy-paused": "the ClusterPolicy is paused",
         "policy-refused": "the API server refuses the operator's objects",
+        "scheduler-name-not-set": "`operator.setSchedulerName` without the pod scheduler",
     },
     _decide,
 )
