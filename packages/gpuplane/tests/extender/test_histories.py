@@ -331,11 +331,14 @@ async def live(history: History, steps: Iterable[tuple[Any, ...]]) -> None:
                     api.remove("pods", key)
             case ("wait", seconds):
                 # Late writes come true within the time-out that they named, or never; slow ones are not waited for.
-                if seconds > POST_SECONDS:
-                    api.land()
-                    api.go_on()
-                    await settle()
-                await history.clock.advance(seconds)
+                passed = 0.0
+                while passed < seconds:
+                    if seconds > POST_SECONDS:
+                        api.land()
+                        api.go_on()
+                        await settle()
+                    await history.clock.advance(min(POST_SECONDS / 2, seconds - passed))
+                    passed += POST_SECONDS / 2
             case ("crash",):
                 await history.crash()
         await settle()

@@ -23,6 +23,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.waiting = {"urgent"}
+        self.needed: set[str] = set()
         self.deleted: list[str] = []
         self.withdrawn: list[str] = []
         self.urgent = ScheduledPod(info=info("urgent"))
@@ -36,6 +37,9 @@ class Cluster:
 
     def waits(self, pod: PodInfo) -> bool:
         return pod.name in self.waiting
+
+    def may_evict(self, pod: PodInfo, victim: PodInfo) -> bool:
+        return victim.name not in self.needed
 
     def withdraw(self, key: str) -> None:
         self.withdrawn.append(key)
@@ -72,3 +76,10 @@ async def test_no_victim_goes_for_a_pod_that_is_gone(gone: bool, victims: tuple[
         cluster.waiting.clear()
     await cluster.preempt(*victims)
     assert cluster.deleted == evicted
+
+
+async def test_no_victim_goes_that_its_queue_needs_meanwhile() -> None:
+    cluster = Cluster()
+    cluster.needed = {"b"}
+    await cluster.preempt("a", "b", "c")
+    assert (cluster.deleted, cluster.withdrawn) == (["a"], ["default/urgent"])

@@ -3,7 +3,8 @@
 Invariants:
 
 - The nomination is kept in memory before the first victim is deleted, so that no other pod gets the room in between.
-- A victim is deleted only under the uid that was decided about, and only while the pod that needs its room waits.
+- A victim is deleted only under the uid that was decided about, and only while the pod that needs its room waits and
+  the shares of their queues allow it.
 - A pod makes room once at a time: until its victims are deleted, nothing else is planned for it.
 - When something fails the nomination is withdrawn and the pod is tried again: it decides on what is there then.
 """
@@ -66,13 +67,21 @@ class Evictor:
                 if not self._model.waits(pod.info):
                     log.info("preemption stopped, since the pod does not wait any more pod=%s", pod.shown)
                     return
+                if not self._model.may_evict(pod.info, victim):
+                    log.info("preemption stopped, since queues hold something else now pod=%s", pod.shown)
+                    self._give_up(pod.info)
+                    return
                 await self._evict(victim, pod, chosen.node)
         except KubekitError as error:
             log.warning("preemption failed pod=%s node=%s: %s", pod.shown, chosen.node, error)
-            self._model.withdraw(pod.info.key)
-            self._model.try_all_again()
+            self._give_up(pod.info)
         finally:
             self._at_work.discard(pod.info.uid)
+
+    def _give_up(self, info: PodInfo) -> None:
+        """Keep no room for the pod, which is decided again."""
+        self._model.withdraw(info.key)
+        self._model.try_all_again()
 
     async def end_nomination(self, info: PodInfo) -> None:
         """Write that the pod waits for no node any more."""

@@ -146,6 +146,13 @@ class PodModel:
             return False
         return not pod.info.node_name and not pod.info.terminating
 
+    def may_evict(self, info: PodInfo, victim: PodInfo) -> bool:
+        """Return whether queues still allow that the pod takes the victim's room."""
+        known = self.cache.pods.get(victim.key)
+        if not self.fair or known is None or known.uid != victim.uid:
+            return True  # no queue, or the victim is gone, which the deletion finds out
+        return bool(self.fair.victims_for(info, self.cache.nominated_pods()).together([known]))
+
     def leaves(self, victim: PodInfo) -> None:
         """Count a pod as terminating that was deleted just now: a watch may deliver that late."""
         known = self.cache.pods.get(victim.key)
