@@ -10,7 +10,6 @@ from gpuplane.scheduler.pods.evict import Evictor
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from kubekit.kube import NotFound
 from kubekit.scheduling.podinfo import PodInfo
-from kubekit.scheduling.preemption import Candidate
 from tests.support.virtual_time import VirtualClock
 
 
@@ -62,8 +61,7 @@ class Cluster:
     async def preempt(self, *victims: str) -> None:
         fake: Any = self
         evictor = Evictor(fake, VirtualClock(), fake, fake)
-        chosen = Candidate("n1", tuple(info(name, "n1") for name in victims))
-        await evictor.carry_out(self.urgent, chosen, [])
+        await evictor.carry_out([(self.urgent, "n1")], [info(name, "n1") for name in victims], [])
 
 
 @pytest.mark.parametrize(

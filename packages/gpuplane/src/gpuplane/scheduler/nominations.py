@@ -9,7 +9,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpuplane.scheduler.policies import Policies
@@ -54,6 +55,18 @@ class GPUNominations:
             del pods[uid]
             if not pods:
                 del self._of_node[node]
+
+    @contextlib.contextmanager
+    def aside(self, uids: Iterable[str]) -> Iterator[None]:
+        """Forget the nominations of these pods for as long as the context lasts."""
+        gone = [(node, self._of_node[node][uid]) for uid in uids if (node := self._nodes.get(uid)) is not None]
+        for _, pod in gone:
+            self.remove(pod.metadata.uid)
+        try:
+            yield
+        finally:
+            for node, pod in gone:
+                self.put(pod, node)
 
     def refuses(self, pod: CachedPod, state: NodeState) -> str:
         """Return REASON if nominated pods need the GPUs that the pod would get; empty if they do not."""

@@ -8,8 +8,9 @@ Invariants (tests compare with a cache built from scratch):
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Final, TypeVar
 
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm, Requests
@@ -205,6 +206,19 @@ class SchedulerCache:
         if not self._nominations:
             return []
         return [pod for node in self.nodes.values() for pod in node.nominated.values()]
+
+    @contextlib.contextmanager
+    def nominations_aside(self, keys: Container[str]) -> Iterator[None]:
+        """Keep no room for these pods for as long as the context lasts."""
+        nodes = self.nodes.values() if self._nominations else ()
+        gone = [(pod, node.name) for node in nodes for key, pod in node.nominated.items() if key in keys]
+        for pod, node_name in gone:
+            self.withdraw(pod.key, node_name)
+        try:
+            yield
+        finally:
+            for pod, node_name in gone:
+                self.nominate(pod, node_name)
 
     @property
     def has_nominations(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from gpuplane import names
@@ -25,7 +25,7 @@ from kubekit.api.raw import RawBudget
 from kubekit.errors import KubekitError
 from kubekit.kube import Client, Clock, Conflict, NotFound
 from kubekit.scheduling.podinfo import PodInfo
-from kubekit.scheduling.preemption import Budget, Candidate, outbid
+from kubekit.scheduling.preemption import Budget, outbid
 from kubekit.scheduling.selectors import compile_selector
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -45,42 +45,56 @@ class Evictor:
         """Return whether victims of the pod are being deleted now."""
         return info.uid in self._at_work
 
-    def nominate(self, pod: ScheduledPod, chosen: Candidate) -> list[PodInfo]:
-        """Keep the room for the pod; return the pods of lower priority whose nominations to the node end."""
-        assert pod.info is not None
-        others = outbid(self._model.cache.nodes[chosen.node], pod.info)
-        for other in others:
+    def nominate(self, places: Sequence[tuple[ScheduledPod, str]]) -> list[PodInfo]:
+        """Keep the room for the pods, each on its node; return the pods whose nominations end for that."""
+        keys = {pod.info.key for pod, _ in places if pod.info is not None}
+        others: dict[str, PodInfo] = {}
+        for pod, node in places:
+            assert pod.info is not None
+            others |= {one.key: one for one in outbid(self._model.cache.nodes[node], pod.info) if one.key not in keys}
+        for other in others.values():
             self._model.withdraw(other.key)
-        self._model.nominate(pod.info, chosen.node)
-        self._at_work.add(pod.info.uid)
-        return others
+        for pod, node in places:
+            assert pod.info is not None
+            self._model.nominate(pod.info, node, pod.request)
+            self._at_work.add(pod.info.uid)
+        return list(others.values())
 
-    async def carry_out(self, pod: ScheduledPod, chosen: Candidate, outbid_pods: Iterable[PodInfo]) -> None:
-        """Write the nominations and delete the victims."""
-        assert pod.info is not None
+    async def carry_out(
+        self,
+        places: Sequence[tuple[ScheduledPod, str]],
+        victims: Sequence[PodInfo],
+        outbid_pods: Iterable[PodInfo],
+    ) -> None:
+        """Write the nominations and delete the victims, while all the pods wait."""
+        infos = [pod.info for pod, _ in places if pod.info is not None]
+        first, node = places[0]
         try:
-            await self._write_nomination(pod.info, chosen.node)
+            for pod, name in places:
+                assert pod.info is not None
+                await self._write_nomination(pod.info, name)
             for other in outbid_pods:
                 with contextlib.suppress(NotFound):
                     await self._write_nomination(other, None)
-            for victim in chosen.victims:
-                if not self._model.waits(pod.info):
-                    log.info("preemption stopped, since the pod does not wait any more pod=%s", pod.shown)
+            for victim in victims:
+                if not all(self._model.waits(info) for info in infos):
+                    log.info("preemption stopped, since the pod does not wait any more pod=%s", first.shown)
                     return
-                if not self._model.may_evict(pod.info, victim):
-                    log.info("preemption stopped, since queues hold something else now pod=%s", pod.shown)
-                    self._give_up(pod.info)
+                if not all(self._model.may_evict(info, victim) for info in infos):
+                    log.info("preemption stopped, since queues hold something else now pod=%s", first.shown)
+                    self._give_up(infos)
                     return
-                await self._evict(victim, pod, chosen.node)
+                await self._evict(victim, first, node)
         except KubekitError as error:
-            log.warning("preemption failed pod=%s node=%s: %s", pod.shown, chosen.node, error)
-            self._give_up(pod.info)
+            log.warning("preemption failed pod=%s node=%s: %s", first.shown, node, error)
+            self._give_up(infos)
         finally:
-            self._at_work.discard(pod.info.uid)
+            self._at_work.difference_update(info.uid for info in infos)
 
-    def _give_up(self, info: PodInfo) -> None:
-        """Keep no room for the pod, which is decided again."""
-        self._model.withdraw(info.key)
+    def _give_up(self, infos: Iterable[PodInfo]) -> None:
+        """Keep no room for the pods, which are decided again."""
+        for info in infos:
+            self._model.withdraw(info.key)
         self._model.try_all_again()
 
     async def end_nomination(self, info: PodInfo) -> None:

@@ -31,16 +31,26 @@ class GangMembers:
 
     def __init__(self) -> None:
         self._pods: dict[GangKey, dict[str, ScheduledPod]] = {}
+        self._keys: dict[str, GangKey] = {}  # by uid of a pod
 
     def changed(self, old: Any, new: Any) -> None:
         """Handle a change of a pod, as an informer's handler."""
         if isinstance(old, ScheduledPod) and (before := key_of(old)) is not None:
             pods = self._pods.get(before, {})
             pods.pop(old.metadata.uid, None)
+            self._keys.pop(old.metadata.uid, None)
             if not pods:
                 self._pods.pop(before, None)
         if isinstance(new, ScheduledPod) and (now := key_of(new)) is not None:
             self._pods.setdefault(now, {})[new.metadata.uid] = new
+            self._keys[new.metadata.uid] = now
+
+    def __bool__(self) -> bool:
+        return bool(self._pods)
+
+    def key(self, uid: str) -> GangKey | None:
+        """Return the gang of a pod, None for a pod of none."""
+        return self._keys.get(uid)
 
     def of(self, key: GangKey) -> list[ScheduledPod]:
         return list(self._pods.get(key, {}).values())

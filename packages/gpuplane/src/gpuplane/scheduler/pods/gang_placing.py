@@ -36,7 +36,7 @@ from kubekit.scheduling.volumes.store import VolumePlan
 
 MOST_DOMAINS: Final = 32
 """Domains to try for a gang. Each takes as long as the decision for all its pods."""
-_ROOM_CAUSES: Final = frozenset({GPUS, "NodeResourcesFit", "NodeAffinity"})
+ROOM_CAUSES: Final = frozenset({GPUS, "NodeResourcesFit", "NodeAffinity"})
 
 
 class GangPlace(msgspec.Struct, frozen=True):
@@ -65,13 +65,25 @@ class GangPlacer:
         self._rooms = GangRooms(cache, cluster, ranking)
 
     def place(self, gang: Gang, pods: Sequence[ScheduledPod], bound: Sequence[ScheduledPod] = ()) -> GangDecision:
-        """Return places for all the pods, or why there are none.
+        """Return places for all the pods, or why there are none. Room that is kept for these pods is theirs.
 
         Args:
             bound: pods of the gang that have a node already; a required topology holds for them too.
         """
+        with self.own_room(pods):
+            return self._place(gang, pods, bound)
+
+    @contextlib.contextmanager
+    def own_room(self, pods: Sequence[ScheduledPod]) -> Iterator[None]:
+        """Let each of the pods have the room that is kept for all of them, for as long as the context lasts."""
+        keys = {pod.info.key for pod in pods if pod.info is not None}
+        uids = [pod.metadata.uid for pod in pods]
+        with self._cache.nominations_aside(keys), self._filtering.nominations.aside(uids):
+            yield
+
+    def _place(self, gang: Gang, pods: Sequence[ScheduledPod], bound: Sequence[ScheduledPod]) -> GangDecision:
         if not bound and (lacking := gang_minimum.lacking(gang.minimum, self._cache)):
-            return GangDecision(message=f"gang {gang.name}: {lacking}", causes=_ROOM_CAUSES)
+            return GangDecision(message=f"gang {gang.name}: {lacking}", causes=ROOM_CAUSES)
         required: list[Domain | None] = [None]
         if gang.required:
             pod, wanted = _largest(pods)
@@ -81,7 +93,7 @@ class GangPlacer:
             required = list(islice(rooms.candidates(wanted), MOST_DOMAINS))
             if not required:
                 return _no_domain(gang, len(pods), rooms)
-        message, causes = "", _ROOM_CAUSES if gang.required or gang.preferred else frozenset()
+        message, causes = "", ROOM_CAUSES if gang.required or gang.preferred else frozenset()
         for domain in chain(islice(self._preferred(gang, pods, required), MOST_DOMAINS), required):
             decision = self._try(gang, pods, domain)
             if decision.places:
@@ -185,7 +197,7 @@ def _no_domain(gang: Gang, pods: int, rooms: DomainRooms | GPURooms) -> GangDeci
         text = (
             f"needs room for {pods} pods in one {gang.required}; the nearest is {found.domain.shown}, for {found.pods}"
         )
-    return GangDecision(message=f"gang {gang.name}: {text}", causes=_ROOM_CAUSES)
+    return GangDecision(message=f"gang {gang.name}: {text}", causes=ROOM_CAUSES)
 
 
 def failed(error: Exception) -> GangDecision:

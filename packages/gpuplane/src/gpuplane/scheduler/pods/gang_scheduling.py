@@ -8,7 +8,7 @@ bound. The rest is placed again; after the gang's time-out its bound pods are ev
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,8 @@ from gpuplane.scheduler.pods.evict import Evictor
 from gpuplane.scheduler.pods.gang import Gang, GangSource, round_text
 from gpuplane.scheduler.pods.gang_groups import GangGroups
 from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers, key_of
-from gpuplane.scheduler.pods.gang_placing import GangDecision, GangPlace, GangPlacer, failed
+from gpuplane.scheduler.pods.gang_placing import ROOM_CAUSES, GangDecision, GangPlace, GangPlacer, failed
+from gpuplane.scheduler.pods.gang_preempt import NO_VICTIMS, GangPreemption
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.pods.volume_binding import VolumeBinder
@@ -30,7 +31,9 @@ from gpuplane.scheduler.reservations import Reservations
 from kubekit.errors import KubekitError
 from kubekit.kube import Clock
 from kubekit.kube.clock import Timer
-from kubekit.scheduling.queue import GANG, QUEUE_LIMIT, ClusterEvent, QueueEntry
+from kubekit.scheduling.podinfo import PodInfo
+from kubekit.scheduling.preemption import WAITING, Budget
+from kubekit.scheduling.queue import ERROR, GANG, QUEUE_LIMIT, ClusterEvent, QueueEntry
 
 log = logging.getLogger("gpuplane.scheduler")
 LOOK_SECONDS: Final = 1.0
@@ -54,12 +57,14 @@ class GangScheduler:
         members: GangMembers,
         placer: GangPlacer,
         groups: GangGroups,
+        preemption: GangPreemption,
         *,
         binder: Binder,
         reservations: Reservations,
         filtering: Filtering,
         evictor: Evictor,
         volumes: VolumeBinder,
+        budgets: Callable[[], Sequence[Budget]],
         start: Callable[[Coroutine[Any, Any, None], str], None],
         bind: Bind,
         refuse: Callable[[ScheduledPod, str, frozenset[str]], None],
@@ -69,6 +74,8 @@ class GangScheduler:
         self.members = members
         self.placer = placer
         self._groups = groups
+        self._preemption = preemption
+        self._budgets = budgets
         self._binder = binder
         self._reservations = reservations
         self._filtering = filtering
@@ -112,10 +119,15 @@ class GangScheduler:
         if needs.together:
             bound = [one for one in pods if self._is_bound(one) and not one.metadata.deletion_timestamp]
             decision = self._decide(gang, needs.together, bound)
+            if not decision.places and ERROR not in decision.causes:
+                decision = self._make_room(gang, needs.together, bound, decision)
+        else:
+            self._withdraw(pods)
         reserved: list[tuple[GangPlace, Reservation]] = []
         if decision.places:
             try:
-                self._reserve(decision.places, reserved)
+                with self.placer.own_room(needs.together):
+                    self._reserve(decision.places, reserved)
             except KubekitError as error:
                 decision = failed(error)
         if not decision.places:
@@ -123,8 +135,9 @@ class GangScheduler:
             for _, reservation in reserved:
                 self._reservations.apply(reservation, ReservationEvent.REFUSED)
             return
+        by_uid = {one.metadata.uid: one for one in needs.together}
         for place, _ in reserved:
-            info = place.pod.info
+            info = by_uid[place.pod.metadata.uid].info
             assert info is not None
             self._model.assume(msgspec.structs.replace(info, node_name=place.node))
         for place, reservation in reserved:
@@ -134,9 +147,51 @@ class GangScheduler:
         if refusal := self._model.fair.refuses(*(one.info for one in together if one.info is not None)):
             return GangDecision(message=f"gang {gang.name}: {refusal}", causes=frozenset({QUEUE_LIMIT}))
         try:
-            return self.placer.place(gang, together, bound)
+            return self.placer.place(gang, [self._model.as_promised(pod) for pod in together], bound)
         except KubekitError as error:
             return failed(error)
+
+    def _make_room(
+        self, gang: Gang, together: Sequence[ScheduledPod], bound: Sequence[ScheduledPod], decision: GangDecision
+    ) -> GangDecision:
+        """Preempt pods of lower priority, if that gives the whole gang places; return what to report meanwhile."""
+        if any(pod.info is not None and self._evictor.makes_room(pod.info) for pod in together):
+            return decision
+        try:
+            planned = self._preemption.plan(gang, together, bound, self._budgets())
+        except KubekitError as error:
+            return failed(error)
+        if planned.places:
+            places = [(place.pod, place.node) for place in planned.places]
+            self._withdraw(together, write=False)
+            others = self._evictor.nominate(places)
+            others += self._without_room(others)
+            work = self._evictor.carry_out(places, planned.victims, others)
+            self._start(work, f"preempt for gang {gang.name} of {together[0].metadata.namespace}")
+            return msgspec.structs.replace(decision, causes=decision.causes | ROOM_CAUSES)
+        if planned.message != WAITING:
+            self._withdraw(together)
+        if planned.message == NO_VICTIMS:
+            return decision
+        return msgspec.structs.replace(decision, message=f"{decision.message.rstrip('.')}. {planned.message}")
+
+    def _withdraw(self, pods: Iterable[ScheduledPod], *, write: bool = True) -> None:
+        """Keep room for the pods no longer; `write`: also in their status."""
+        for pod in pods:
+            if pod.info is not None and self._model.is_nominated(pod.info):
+                self._model.withdraw(pod.info.key)
+                if write:
+                    self._start(self._evictor.end_nomination(pod.info), f"end nomination of {pod.shown}")
+
+    def _without_room(self, outbid: Iterable[PodInfo]) -> list[PodInfo]:
+        """Withdraw the rest of the nominations of gangs of which one ended; return its pods."""
+        found = []
+        for key in {key for info in outbid if (key := self.members.key(info.uid)) is not None}:
+            for pod in self.members.of(key):
+                if pod.info is not None and self._model.is_nominated(pod.info):
+                    self._model.withdraw(pod.info.key)
+                    found.append(pod.info)
+        return found
 
     def _reserve(self, places: Iterable[GangPlace], reserved: list[tuple[GangPlace, Reservation]]) -> None:
         listed = list(places)

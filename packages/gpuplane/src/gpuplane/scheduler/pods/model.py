@@ -109,8 +109,12 @@ class PodModel:
         if pod is not None and pod.ours and pod.info is not None and pod.info.uid == info.uid:
             self._waits(pod.info)
 
-    def nominate(self, info: PodInfo, node: str) -> None:
-        """Keep room for the pod on the node."""
+    def nominate(self, info: PodInfo, node: str, request: Request | None = None) -> None:
+        """Keep room for the pod on the node.
+
+        Args:
+            request: what to keep, such as a part of a certain GPU; None for what the pod requests.
+        """
         self.withdraw(info.key)
         self._nominated[info.key] = node
         # NB: with queues, a pod of another queue must not take the room for its higher priority, or it would be evicted
@@ -118,8 +122,13 @@ class PodModel:
         priority = max(info.priority, PROMISED_PRIORITY) if self.fair else info.priority
         if (pod := self.pod(info.key)) is not None:
             spec = msgspec.structs.replace(pod.spec, priority=priority)
-            self._filtering.nominations.put(msgspec.structs.replace(pod, spec=spec), node)
+            kept = msgspec.structs.replace(pod, spec=spec, request=pod.request if request is None else request)
+            self._filtering.nominations.put(kept, node)
         self.cache.nominate(msgspec.structs.replace(info, nominated=node, priority=priority), node)
+
+    def is_nominated(self, info: PodInfo) -> bool:
+        """Return whether room is kept for the pod."""
+        return info.key in self._nominated
 
     def with_nomination(self, pod: ScheduledPod) -> ScheduledPod:
         """Return the pod with the node that it is nominated to, also where no watch has delivered that yet."""

@@ -6,7 +6,7 @@ lower priority, as kube-scheduler does. Of these ways the one counts that breaks
 one with the least important pods, then with the fewest. The rules between nodes are kube-scheduler's.
 
 With queues, pods of another queue are victims only if this one takes back what is guaranteed to it, see
-`queues.fair`. Inside a queue the priority decides.
+`queues.fair`. Inside a queue the priority decides. A gang that loses too many pods is evicted as a whole.
 
 Nothing is changed: cache and ledger are as before when a function returns.
 """
@@ -19,6 +19,7 @@ from typing import Final
 
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.pods.gang_victims import GangVictims
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.queues.fair import FairQueues, QueueVictims
@@ -40,9 +41,16 @@ class GPUPreemption:
     """Plans preemption for pods of the scheduler."""
 
     def __init__(
-        self, cache: SchedulerCache, cluster: Cluster, filtering: Filtering, away: Preemption, fair: FairQueues
+        self,
+        cache: SchedulerCache,
+        cluster: Cluster,
+        filtering: Filtering,
+        away: Preemption,
+        fair: FairQueues,
+        gangs: GangVictims,
     ) -> None:
         self._fair = fair
+        self._gangs = gangs
         self._cache = cache
         self._cluster = cluster
         self._filtering = filtering
@@ -52,7 +60,7 @@ class GPUPreemption:
         """Return the nodes with their victims, or why there are none. Raises Retryable while quotas are unknown."""
         assert pod.info is not None
         info = pod.info
-        if not pod.request and not self._fair:
+        if not pod.request and not self._fair and not self._gangs:
             return preemption.plan(info, self._cache, found, budgets)
         victims = self._fair.victims_for(info, self._cache.nominated_pods() if self._fair else ())
         return preemption.plan(
@@ -73,13 +81,13 @@ class GPUPreemption:
         lower = [other for other in there if victims.together([other])]
         if not lower:
             return preemption.NO_VICTIMS
-        with self._without(lower):
+        with self.without(lower):
             if not self._fits(pod, node):
                 return NO_ROOM
         found = [
             candidate
             for ways in (lower, *self._by_gpu(node, lower))
-            if (candidate := self._fewest(pod, node, victims.together(ways), budgets)) is not None
+            if (candidate := self._fewest(pod, node, victims, ways, budgets)) is not None
         ]
         return preemption.choose(found) if found else NO_ROOM
 
@@ -101,19 +109,28 @@ class GPUPreemption:
             yield [pod for pod in lower if pod.key in keys]
 
     def _fewest(
-        self, pod: ScheduledPod, node: ClusterNode, victims: Sequence[PodInfo], budgets: Sequence[Budget]
+        self,
+        pod: ScheduledPod,
+        node: ClusterNode,
+        allowed: QueueVictims,
+        ways: Sequence[PodInfo],
+        budgets: Sequence[Budget],
     ) -> Candidate | None:
-        """Return the victims that have to go, the rest stays; None where even all of them do not suffice."""
+        """Return the victims that have to go, the rest stays; None where even all of them do not suffice.
+
+        A gang that falls below its minimum goes as a whole, also from other nodes.
+        """
+        victims = allowed.together(ways)
         violating, others = preemption.split(victims, budgets)
         gone = {victim.key: victim for victim in victims}
-        with self._without(gone.values()):
+        with self.without(gone.values()):
             if not self._fits(pod, node):
                 return None
         violations = 0
         for group, protected in ((violating, True), (others, False)):
             for victim in group:
                 fewer = [other for other in gone.values() if other is not victim]
-                with self._without(fewer):
+                with self.without(fewer):
                     stays = self._fits(pod, node)
                 if stays:
                     del gone[victim.key]
@@ -121,6 +138,11 @@ class GPUPreemption:
                     violations += protected
         if not gone:
             return None
+        if mates := self._gangs.mates(gone.values()):
+            whole = preemption.least_important_last([*gone.values(), *mates])
+            if len(allowed.together(whole)) < len(whole):
+                return None
+            return Candidate(node.name, tuple(whole), len(preemption.split(whole, budgets)[0]))
         return Candidate(node.name, tuple(preemption.least_important_last(gone.values())), violations)
 
     def _fits(self, pod: ScheduledPod, node: ClusterNode) -> bool:
@@ -130,7 +152,7 @@ class GPUPreemption:
         return not pod.request or self._filtering.allows(pod, node.name)
 
     @contextlib.contextmanager
-    def _without(self, pods: Iterable[PodInfo]) -> Iterator[None]:
+    def without(self, pods: Iterable[PodInfo]) -> Iterator[None]:
         """Take the pods off their nodes for as long as the context lasts."""
         gone = list(pods)
         with self._away.away([pod.uid for pod in gone]):

@@ -31,7 +31,9 @@ from gpuplane.scheduler.pods.evict import Evictor, read_budgets
 from gpuplane.scheduler.pods.gang_groups import GangGroups
 from gpuplane.scheduler.pods.gang_members import GangMembers
 from gpuplane.scheduler.pods.gang_placing import GangPlacer
+from gpuplane.scheduler.pods.gang_preempt import GangPreemption
 from gpuplane.scheduler.pods.gang_scheduling import GangScheduler
+from gpuplane.scheduler.pods.gang_victims import GangVictims
 from gpuplane.scheduler.pods.metrics import TryCounts
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
@@ -93,7 +95,6 @@ class PodScheduler:
         self.budgets: Informer[RawBudget] = Informer(client, RawBudget, clock=clock)
         self._ranking = NodeRanking(self.model.cache, cluster, filtering)
         away = Preemption(cluster, filtering)
-        self._preemption = GPUPreemption(self.model.cache, cluster, filtering, away, self.model.fair)
         self._evictor = Evictor(client, clock, self.model, self._reporter)
         self._members = GangMembers()
         self.groups = GangGroups(
@@ -102,17 +103,22 @@ class PodScheduler:
             lambda key: self.gangs.group_changed(key),
             lambda source: self.gangs.kind_changed(source),
         )
+        gang_victims = GangVictims(self._members, self.groups)
+        self._preemption = GPUPreemption(self.model.cache, cluster, filtering, away, self.model.fair, gang_victims)
+        placer = GangPlacer(self.model.cache, cluster, filtering, self._ranking)
         self.gangs = GangScheduler(
             clock,
             self.model,
             self._members,
-            GangPlacer(self.model.cache, cluster, filtering, self._ranking),
+            placer,
             self.groups,
+            GangPreemption(self.model.cache, placer, self._preemption, gang_victims, self.model.fair),
             binder=binder,
             reservations=reservations,
             filtering=filtering,
             evictor=self._evictor,
             volumes=self._volumes,
+            budgets=lambda: read_budgets(self.budgets.items()),
             start=self._start,
             bind=self._bind_together,
             refuse=lambda pod, message, causes: self._report_failure(pod, Decision(message=message, causes=causes)),
@@ -279,8 +285,9 @@ class PodScheduler:
             return decision
         if planned.candidates:
             chosen = choose(planned.candidates)
-            others = self._evictor.nominate(pod, chosen)
-            self._start(self._evictor.carry_out(pod, chosen, others), f"preempt for {pod.shown}")
+            places = ((pod, chosen.node),)
+            others = self._evictor.nominate(places)
+            self._start(self._evictor.carry_out(places, chosen.victims, others), f"preempt for {pod.shown}")
             return None
         if pod.info.nominated and planned.message != WAITING:
             self.model.withdraw(pod.info.key)

@@ -207,10 +207,13 @@ class FairQueues:
 
     # -- victims -----------------------------------------------------------------------------------------------------
 
-    def victims_for(self, info: PodInfo, nominated: Iterable[PodInfo]) -> QueueVictims:
+    def victims_for(
+        self, info: PodInfo, nominated: Iterable[PodInfo], together: Iterable[PodInfo] = ()
+    ) -> QueueVictims:
         """Return which pods may be evicted for a pod.
 
         Args:
+            together: other pods of its queue that are placed with it, or not at all.
             nominated: pods that wait for room that was made for them; they count as if they had it.
         """
         queue, promised, staying = self.queue_of(info), self.sums, self.sums
@@ -223,6 +226,8 @@ class FairQueues:
             staying = staying.copy() if staying is self.sums else staying
             staying.add(pod.queue, pod.amounts, -1)
         amounts = self.amounts(info)
+        for other in together:
+            amounts = plus(amounts, self.amounts(other))
         entitled = frozenset(name for name in self.tree.path(queue) if promised.is_within(name, amounts))
         return QueueVictims(info, queue, entitled, staying, self._pods)
 
