@@ -78,7 +78,7 @@ def compiled(folder: Path, name: str, command: list[str]) -> bytes:
 
 
 def bring(machine: RealMachine, folder: Path, libc: str) -> str:
-    """Give a running containerd an image with the probe for a C library, and that library as Debian has it; its name."""
+    """Give a running containerd an image with the probe for a C library, and Debian's package of it; its name."""
     musl = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-musl", "-dynamic"]
     probe = compiled(folder, libc, musl if libc == "musl" else compiler())
     tag = f"localhost/{libc}:1"
