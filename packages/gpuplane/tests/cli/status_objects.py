@@ -13,7 +13,9 @@ from gpuplane.cli.overview import overview as made
 from gpuplane.cli.status_views import Overview
 from gpuplane.cli.terminal import Console
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
-from kubekit.api.core import Container, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from kubekit.api.core import Container, Pod, PodSpec, PodStatus, Resources
+from kubekit.api.meta import ObjectMeta
+from kubekit.api.quantity import Quantity
 
 NOW = datetime(2026, 11, 20, 10, 0, 30, tzinfo=UTC)
 
@@ -87,7 +89,7 @@ def trouble_lines(page: str, node: str = "n1") -> list[str]:
 
 def share(name: str, node: str, core: int, memory: int, at: int | None) -> Pod:
     """A pod with a part of GPU `at`, as the extender places it; as others do where that is None."""
-    asked = {"tencent.com/vcuda-core": str(core), "tencent.com/vcuda-memory": str(memory * 4)}
+    asked: dict[str, Quantity] = {"tencent.com/vcuda-core": str(core), "tencent.com/vcuda-memory": str(memory * 4)}
     container = Container(name="main", resources=Resources(limits=asked))
     bound = Pod(
         metadata=ObjectMeta(name=name, namespace="ml"),

@@ -23,9 +23,9 @@ from gpuplane.cli.options import (
 
 
 def add_cluster_commands(commands: Any) -> None:
-    """Add `install`, `uninstall`, `status`, `explain`, `defrag`, `dashboard`, `doctor` and `cost`."""
+    """Add `install`, `uninstall`, `status`, `explain`, `defrag`, `dashboard`, `top`, `doctor` and `cost`."""
     parents = [talk_options(), cluster_options(), timeout_options()]
-    for add in (_install, _uninstall, _status, _explain, _defrag, _dashboard, _doctor):
+    for add in (_install, _uninstall, _status, _explain, _defrag, _dashboard, _top, _doctor):
         add(commands, parents)
     _cost(commands, [talk_options(), cluster_options()])
 
@@ -228,6 +228,31 @@ def _dashboard(commands: Any, parents: list[Any]) -> None:
         dashboard,
         "gpuplane dashboard                    prints the address; Ctrl-C ends it",
         "gpuplane dashboard --context prod --port 8090",
+    )
+
+
+def _top(commands: Any, parents: list[Any]) -> None:
+    top = commands.add_parser(
+        "top",
+        parents=[*parents, form_options(*DOCUMENTS)],
+        help="GPUs, nodes and pods with their use, live on a terminal, those that need a person first",
+    )
+    top.add_argument("what", nargs="?", choices=["gpus", "nodes", "pods"], default="gpus", help="gpus (default)")
+    top.add_argument(
+        "--sort",
+        choices=["matters", "busy", "memory", "held", "name"],
+        default="matters",
+        help="matters (default): lost, not usable, held and idle, over a limit, hot",
+    )
+    top.add_argument("--filter", default="", metavar="WORDS", help="rows that have these words in name, model or pods")
+    top.add_argument("-a", "--all", action="store_true", help="healthy GPUs too")
+    top.add_argument("--once", action="store_true", help="print it once, as where there is no terminal")
+    top.set_defaults(command=lazy("gpuplane.cli.top.command", "top"))
+    examples(
+        top,
+        "gpuplane top                          / filters, e explains, q ends it",
+        "gpuplane top pods --sort busy --once",
+        "gpuplane top --all --once -o json | jq '.rows[].busy'",
     )
 
 

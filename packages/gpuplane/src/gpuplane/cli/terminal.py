@@ -267,11 +267,16 @@ def age(since: str, now: datetime) -> str:
     """`4s`, `14m`, `3h`, `9d` from an RFC 3339 time; empty when there is none."""
     if not since:
         return ""
-    seconds = max(0, int((now - datetime.fromisoformat(since)).total_seconds()))
+    return lasting((now - datetime.fromisoformat(since)).total_seconds())
+
+
+def lasting(seconds: float) -> str:
+    """`4s`, `14m`, `3h`, `9d`."""
+    whole = max(0, int(seconds))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size or (seconds >= size and unit == "m"):
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+        if whole >= 2 * size or (whole >= size and unit == "m"):
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
 
 
 def prefixed(prefix: str, text: str, screen: Console) -> Iterator[str]:
