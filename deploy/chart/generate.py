@@ -48,6 +48,7 @@ FLAG: Final[Schema] = {"type": "boolean"}
 MAP: Final[Schema] = {"type": "object", "additionalProperties": {"type": "string"}}
 ANY: Final[Schema] = {"type": "object"}
 LIST: Final[Schema] = {"type": "array"}
+MOVES: Final[Schema] = {"type": "integer", "minimum": 1}
 
 
 def _told(schema: Schema, description: str, default: Any = None) -> Schema:
@@ -143,7 +144,21 @@ TOP: Final[dict[str, Schema]] = {
     "podScheduler": {
         "type": "object",
         "description": "The scheduler of pods with schedulerName gpuplane, in the process of the extender.",
-        "properties": {"enabled": _told(FLAG, "schedule them, without kube-scheduler; needs scheduler.enabled", False)},
+        "properties": {
+            "enabled": _told(FLAG, "schedule them, without kube-scheduler; needs scheduler.enabled", False),
+            "defragmentation": {
+                "type": "object",
+                "description": "moves of pods that allow it, see docs/tasks/defrag.md",
+                "properties": {
+                    "enabled": _told(FLAG, "move pods by itself, where others wait for room", False),
+                    "movesPerHour": _told(MOVES, "moves in any hour", 12),
+                    "movesAtOnce": _told(MOVES, "moves under way", 1),
+                    "after": _told(TEXT, "how long a pod waits before others are moved for it", "60s"),
+                    "coolDown": _told(TEXT, "how long a pod stays that was moved", "1h"),
+                },
+                "additionalProperties": False,
+            },
+        },
     },
     "autoscaler": {
         "type": "object",
@@ -382,7 +397,14 @@ def part_template(part: str, text: str) -> str:
         (
             "          args: [run, scheduler]\n",
             f"          args: [run, scheduler{{{{ if {ASKED[POD_SCHEDULER]} }}}}, "
-            f"--scheduler-name={names.SCHEDULER_NAME}{{{{ end }}}}]\n",
+            f"--scheduler-name={names.SCHEDULER_NAME}"
+            "{{- with .Values.podScheduler.defragmentation }}"
+            "{{ if .enabled }}, --defragment{{ end }}"
+            "{{ with .movesPerHour }}, --moves-per-hour={{ . }}{{ end }}"
+            "{{ with .movesAtOnce }}, --moves-at-once={{ . }}{{ end }}"
+            "{{ with .after }}, --move-after={{ . }}{{ end }}"
+            "{{ with .coolDown }}, --move-cool-down={{ . }}{{ end }}"
+            "{{ end }}{{ end }}]\n",
         ),
         (
             "          args: [run, admission]\n",

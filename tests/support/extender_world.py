@@ -15,6 +15,7 @@ from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.operator.installation import installation, resource_of
+from gpuplane.scheduler.defrag.limits import MoveLimits
 from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder
 from gpuplane.scheduler.leader import Leader
@@ -248,10 +249,15 @@ async def account_client(cluster: World, *, pod_scheduler: bool = False) -> Asyn
 
 
 @contextlib.asynccontextmanager
-async def extender(client: Client, chosen: Chosen | None = None, scheduler_name: str = "") -> AsyncIterator[Running]:
+async def extender(
+    client: Client,
+    chosen: Chosen | None = None,
+    scheduler_name: str = "",
+    moves: MoveLimits = MoveLimits(),  # noqa: B008 - frozen
+) -> AsyncIterator[Running]:
     clock = SystemClock()
     recorder = EventRecorder(client, "gpuplane-scheduler", clock=clock)
-    leader = Leader(client, recorder, chosen or Chosen(), clock, time.time_ns, scheduler_name)
+    leader = Leader(client, recorder, chosen or Chosen(), clock, time.time_ns, scheduler_name, moves)
     face = Extender(Forwarder(), lambda: "")
     ready = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""`gpuplane defrag --dry-run` on an API server: the moves, their gain, which pods stay and why, the exit codes."""
+"""`gpuplane defrag` on an API server: the moves, their gain, which pods stay and why, and the moves carried out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pytest
 import yaml
 
 from gpuplane import names
+from gpuplane.scheduler.defrag.limits import MoveLimits
 from kubekit.api.core import Pod
-from tests.support.extender_world import World, world
+from tests.support.extender_world import World, extender, gpu_pod, world
 from tests.support.fragmented import bound_pod, waiting_pod
+from tests.support.replaced_pods import workloads
+from tests.support.scheduled_pods import bound, ours, refused
 from tinykube.apiserver import User
 
 
@@ -43,10 +46,11 @@ async def waits(cluster: World, name: str, core: int) -> None:
     await cluster.pod({"apiVersion": "v1", "kind": "Pod", **pod, "status": {}})
 
 
-async def defrag(tmp_path: Path, *words: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of `gpuplane defrag --dry-run`."""
+async def defrag(tmp_path: Path, *words: str, dry: bool = True) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of `gpuplane defrag`."""
+    words = ("--dry-run", *words) if dry else words
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpuplane", "defrag", "--dry-run", *words, "--kubeconfig", str(tmp_path / "config"),
+        sys.executable, "-m", "gpuplane", "defrag", *words, "--kubeconfig", str(tmp_path / "config"),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "COLUMNS": "80"},
     )  # fmt: skip
     out, err = await process.communicate()
@@ -122,6 +126,37 @@ async def test_lines_fit_80_columns(cluster: World, tmp_path: Path) -> None:
     await waits(cluster, "training-" + "z" * 120, 100)
     _, out, _ = await defrag(tmp_path)
     assert max(map(len, out.splitlines())) <= 80
+
+
+async def test_moves_are_carried_out_one_after_the_other(cluster: World, tmp_path: Path) -> None:
+    async with workloads(cluster.client) as sets, extender(cluster.client, scheduler_name=names.SCHEDULER_NAME):
+        await cluster.node("n1", 2)
+        for name, core, gpu in (("a", 20, 0), ("b", 20, 0), ("c", 50, 1)):
+            await sets.place(name, core, "n1", gpu, metadata={"movable": name != "c"})
+        await cluster.pod(ours(gpu_pod("train", whole=1)))
+        await refused(cluster, "train")
+        code, out, err = await defrag(tmp_path, "--timeout", "60", dry=False)
+        pods = await bound(cluster, "train")
+        assert (code, out.splitlines()[-1]) == (0, "✓ 2 moves: make room for 1 pod")
+        assert err.splitlines() == ["  default/a n1/0 -> n1/1", "  default/b n1/0 -> n1/1"]
+        assert len(sets.deleted) == 2 and {"a", "b"}.isdisjoint(pods)
+        assert not [pod for pod in pods.values() if not pod.spec.node_name]
+
+
+async def test_a_move_that_does_not_begin_ends_the_command(cluster: World, tmp_path: Path) -> None:
+    """The scheduler's budget is used up, which the command does not know."""
+    async with workloads(cluster.client) as sets:
+        await cluster.node("n1", 2)
+        await sets.place("a", 40, "n1", 0)
+        await sets.place("b", 50, "n1", 1)
+        limits = MoveLimits(per_hour=1)  # a new leader counts one for the leader before it
+        async with extender(cluster.client, scheduler_name=names.SCHEDULER_NAME, moves=limits):
+            await cluster.pod(ours(gpu_pod("train", whole=1)))
+            await refused(cluster, "train")
+            code, out, err = await defrag(tmp_path, "--timeout", "2", dry=False)
+        assert code == 1 and "default/a was not moved: the scheduler did not move it in time" in err
+        assert "✗ stopped after 0 moves: the scheduler did not move it in time" in out
+        assert sets.deleted == []
 
 
 async def test_wrong_usage_and_a_cluster_that_cannot_be_read(cluster: World, tmp_path: Path) -> None:

@@ -321,3 +321,8 @@ async def test_with_an_authority_only_its_clients_are_answered(tmp_path: Path) -
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no TLS certificate"):
         serving_context(Files(tmp_path / "a", tmp_path / "b"))
+
+
+async def test_moves_are_those_of_the_pod_scheduler() -> None:
+    with pytest.raises(UsageError, match="--defragment moves pods of the pod scheduler"):
+        await component.run(parse(["run", "scheduler", "--defragment"]))

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from deploy.chart import generate
 from gpuplane import names
@@ -175,3 +176,27 @@ def test_every_toleration_of_the_operators_chart_is_kept_when_values_add_one() -
     default = operator(rendered())["template"]["spec"]["tolerations"]
     added = operator(rendered("--set", "operator.tolerations[0].key=own"))["template"]["spec"]["tolerations"]
     assert added == [*default, {"key": "own"}]
+
+
+def test_values_of_defragmentation_reach_the_scheduler() -> None:
+    """It is off with the pod scheduler alone, and each value is a flag."""
+
+    def args(*settings: str) -> list[str]:
+        text = helm("template", "gpuplane", str(CHART), "--set", ",".join(("podScheduler.enabled=true", *settings)))
+        containers = [
+            container
+            for one in yaml.safe_load_all(text)
+            if one and one["kind"] == "Deployment"
+            for container in one["spec"]["template"]["spec"]["containers"]
+        ]
+        found: list[str] = next(one["args"] for one in containers if one["name"] == names.EXTENDER_NAME)
+        return found
+
+    always = ["run", "scheduler", "--scheduler-name=gpuplane"]
+    assert args() == always
+    place = "podScheduler.defragmentation"
+    values = {"enabled": "true", "movesPerHour": "3", "movesAtOnce": "2", "after": "5m", "coolDown": "2h"}
+    assert args(*(f"{place}.{name}={value}" for name, value in values.items())) == [
+        *always, "--defragment", "--moves-per-hour=3", "--moves-at-once=2", "--move-after=5m", "--move-cool-down=2h",
+    ]  # fmt: skip
+    assert "minimum" in helm("template", "gpuplane", str(CHART), "--set", f"{place}.movesPerHour=0", code=1)

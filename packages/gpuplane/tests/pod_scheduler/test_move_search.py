@@ -102,7 +102,12 @@ def test_a_pod_that_fits_needs_no_moves_and_one_that_cannot_fit_has_no_plan() ->
             "pod of a gang",
         ),
         ({}, {"schedulerName": "default-scheduler"}, "schedulerName is not gpuplane"),
-        ({}, {"volumes": [{"name": "v", "rbd": {}}]}, "volumes or claims that the scheduler does not support"),
+        ({}, {"resourceClaims": [{"name": "r"}]}, "fields that the scheduler does not support"),
+        (
+            {},
+            {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+            "volumes that bind it to its node",
+        ),
         ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {}, "being deleted"),
     ],
 )

@@ -10,10 +10,12 @@ import pytest
 from gpuplane import names
 from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.operator.installation import installation
+from gpuplane.scheduler.defrag.limits import MoveLimits
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden
 from tests.support.extender_world import World, account_client, extender, gpu_pod
+from tests.support.replaced_pods import workloads
 from tests.support.scheduled_pods import bound, ours, refused
 from tests.support.until import until_objects
 
@@ -86,3 +88,19 @@ def test_it_needs_the_schedulers_process() -> None:
     )
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["run", "scheduler", "--scheduler-name=gpuplane"]
+
+
+async def test_its_account_suffices_to_move_a_pod(cluster: World, account: Client) -> None:
+    limits = MoveLimits(automatic=True, after_seconds=0.0)
+    async with workloads(cluster.client) as sets:
+        await cluster.node("n1", 2)
+        async with extender(account, scheduler_name=names.SCHEDULER_NAME, moves=limits):
+            here = {names.GPU_UUIDS_ANNOTATION: "GPU-n1-0"}
+            await cluster.pod(ours(gpu_pod("first", (60, 0), metadata={"annotations": here})))
+            stays = await sets.add("b", 50, movable=False, gpu="GPU-n1-1")
+            await bound(cluster, "first", *stays)
+            await bound(cluster, *await sets.add("a", 40))  # it fills GPU 0
+            await cluster.delete("first")
+            await cluster.pod(ours(gpu_pod("train", whole=1)))
+            await bound(cluster, "train")
+        assert len(sets.deleted) == 2

@@ -177,14 +177,17 @@ def _defrag(commands: Any, parents: list[Any]) -> None:
     completed(space, "namespaces")
     defrag.add_argument("--moves", type=positive, default=8, metavar="N", help="moves at most (default: 8)")
     defrag.add_argument("--free-nodes", action="store_true", help="free whole nodes with GPUs too")
-    defrag.add_argument("--dry-run", action="store_true", required=True, help="print the moves")
+    defrag.add_argument("--dry-run", action="store_true", help="print the moves instead of carrying them out")
     defrag.set_defaults(command=lazy("defrag", "defrag"))
-    defrag.description = "Exit codes: 0 each pod that waits gets room, 1 some get none, 3 the cluster was not read."
+    defrag.description = (
+        "Exit codes: 0 each pod that waits gets room; 1 some get none, or a move failed; 3 the cluster was not read."
+    )
     examples(
         defrag,
         "gpuplane defrag --dry-run",
         "gpuplane defrag --dry-run --free-nodes --moves 20",
         "gpuplane defrag --dry-run -n ml -o json | jq .plans",
+        "gpuplane defrag --moves 2             carry out two moves at most",
     )
 
 

@@ -72,6 +72,7 @@ OTHERS: Final[dict[str, ComponentCommand]] = {
         (
             *("kubeconfig", "port", "tls-cert-file", "tls-private-key-file", "client-ca-file", "plain-http"),
             *("node-policy", "gpu-policy", "scheduler-name", "print-config", "url", "certificate-dir"),
+            *("defragment", "moves-per-hour", "moves-at-once", "move-after", "move-cool-down"),
         ),
         busy=True,
     ),

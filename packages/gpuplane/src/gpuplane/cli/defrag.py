@@ -1,6 +1,7 @@
 """`gpuplane defrag`: the fewest moves that make room for pods that wait, or free whole nodes.
 
-It exits with 0 when each pod that waits gets room, and with 1 when the moves leave some without.
+Without --dry-run the moves are carried out, one after the other: `moving` orders each from the scheduler. It exits with
+0 when each pod that waits gets room, with 1 when some get none or a move failed.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import asyncio
 import time
 from argparse import Namespace
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from gpuplane.cli.collection import without_collection
 from gpuplane.cli.forms import as_document
+from gpuplane.cli.moving import carry_out
 from gpuplane.cli.terminal import Console, count, prefixed
 from gpuplane.explain.moves import Defragmentation, PlannedGain, defragmentation
 from gpuplane.explain.reading import EVERY, read_facts
@@ -23,13 +26,16 @@ from kubekit.api.raw import RawBudget
 from kubekit.errors import NoAnswer
 from kubekit.kube import Client
 
-_SHOWN = 5  # pods that find no room
+_AGENT: Final = "gpuplane-defrag"
+_SHOWN: Final = 5  # pods that find no room
 
 
 def defrag(options: Namespace, screen: Console) -> int:
-    """Print the moves."""
+    """Print the moves, or carry them out."""
     with without_collection():
         found = asyncio.run(_found(options))
+    if not options.dry_run and found.plans:
+        return asyncio.run(_carry_out(options, found, screen))
     if options.output in ("json", "yaml"):
         screen.print(as_document("Defragmentation", msgspec.to_builtins(found), options.output))
     else:
@@ -37,8 +43,31 @@ def defrag(options: Namespace, screen: Console) -> int:
     return 1 if found.without_plan else 0
 
 
+async def _carry_out(options: Namespace, found: Defragmentation, screen: Console) -> int:
+    """Carry the moves out, with progress on stderr; the answer has the moves that were made."""
+    made: list[PlannedGain] = []
+    why = ""
+    async with Client.connect(options.kubeconfig, options.context, user_agent=_AGENT) as client:
+        for plan in found.plans:
+            for move in plan.moves:
+                screen.say(f"  {move.pod} {move.source} -> {move.target}")
+                why = await carry_out(client, move, plan, options.timeout)
+                if why:
+                    break
+            if why:
+                screen.say(f"{screen.paint(screen.glyph('bad'), 'bad')} {move.pod} was not moved: {why}")
+                break
+            made.append(plan)
+    done = msgspec.structs.replace(found, plans=tuple(made), failed=why)
+    if options.output in ("json", "yaml"):
+        screen.print(as_document("Defragmentation", msgspec.to_builtins(done), options.output))
+    else:
+        screen.print("\n".join(page(done, screen)))
+    return 1 if why or found.without_plan else 0
+
+
 async def _found(options: Namespace) -> Defragmentation:
-    async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-defrag") as client:
+    async with Client.connect(options.kubeconfig, options.context, user_agent=_AGENT) as client:
         try:
             async with asyncio.timeout(options.timeout):
                 facts, budgets = await asyncio.gather(read_facts(client, EVERY), client.list(RawBudget))
@@ -104,6 +133,8 @@ def _size(core: int) -> str:
 def _verdict(found: Defragmentation, screen: Console) -> str:
     moves = sum(len(plan.moves) for plan in found.plans)
     pods, nodes = sum(bool(plan.pod) for plan in found.plans), sum(bool(plan.node) for plan in found.plans)
+    if found.failed:
+        return f"{screen.paint(screen.glyph('bad'), 'bad')} stopped after {count(moves, 'move')}: {found.failed}"
     if not found.plans:
         bad = screen.paint(screen.glyph("bad"), "bad") if found.without_plan else screen.glyph("same")
         return f"{bad} no moves help" if found.without_plan else f"{bad} nothing to move"

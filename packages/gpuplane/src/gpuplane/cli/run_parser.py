@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpuplane import names
 from gpuplane.cli.components import OPERANDS, OTHERS
-from gpuplane.cli.options import cluster_options, completed, examples, lazy
+from gpuplane.cli.options import cluster_options, completed, duration, examples, lazy, positive
 from gpuplane.cli.verbs import Verbs
 
 _POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
@@ -50,6 +50,24 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
         "default": "", "metavar": "NAME",
         "help": "schedule, without kube-scheduler, the pods that name this scheduler in spec.schedulerName; admission "
         "writes it into pods that request GPUs, if the ClusterPolicy says operator.setSchedulerName",
+    },
+    "defragment": {
+        "action": "store_true",
+        "help": "with --scheduler-name: move pods by itself that allow it, where others wait for room",
+    },
+    "moves-per-hour": {
+        "type": positive, "default": 12, "metavar": "N", "help": "moves of pods in any hour (default: %(default)s)",
+    },
+    "moves-at-once": {
+        "type": positive, "default": 1, "metavar": "N", "help": "moves of pods under way (default: %(default)s)",
+    },
+    "move-after": {
+        "type": duration, "default": 60.0, "metavar": "TIME",
+        "help": "with --defragment: how long a pod waits before others are moved for it (default: 60s)",
+    },
+    "move-cool-down": {
+        "type": duration, "default": 3600.0, "metavar": "TIME",
+        "help": "how long a pod stays that was moved, and until moves for a waiting pod are tried again (default: 1h)",
     },
     "print-config": {
         "choices": ["kube", "policy", "second"], "default": "",

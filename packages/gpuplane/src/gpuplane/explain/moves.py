@@ -33,6 +33,7 @@ class PlannedMove(msgspec.Struct, frozen=True, rename="camel"):
     target: str
     core: int
     uid: str
+    source_node: str
     target_node: str
     target_gpus: tuple[str, ...] = ()
 
@@ -61,6 +62,7 @@ class Defragmentation(msgspec.Struct, frozen=True, rename="camel"):
     movable: int
     staying: dict[str, int]
     of_other_schedulers: int
+    failed: str = ""  # why a move was not carried out, where moves were
 
 
 def defragmentation(
@@ -185,6 +187,7 @@ def _move(move: Move, cluster: OfflineCluster) -> PlannedMove:
         _place(move.node, move.given),
         move.pod.request.core,
         move.pod.metadata.uid,
+        move.source,
         move.node,
         move.given.uuids(),
     )

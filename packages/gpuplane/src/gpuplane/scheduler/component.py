@@ -17,6 +17,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.scheduler.configuration import PORT, printed
+from gpuplane.scheduler.defrag.limits import MoveLimits
 from gpuplane.scheduler.extender import Extender
 from gpuplane.scheduler.forwarding import Forwarder, identity
 from gpuplane.scheduler.leader import Leader
@@ -54,6 +55,10 @@ async def run(options: Namespace) -> None:
     if options.print_config:
         sys.stdout.write(printed(options.print_config, options.url, options.certificate_dir))
         return
+    if options.defragment and not options.scheduler_name:
+        raise UsageError(
+            "--defragment moves pods of the pod scheduler", cure=f"add --scheduler-name {names.SCHEDULER_NAME}"
+        )
     files = tls_files(options)
     namespace = os.environ.get("POD_NAMESPACE", names.OPERATOR_NAMESPACE)
     async with (
@@ -77,6 +82,13 @@ async def run(options: Namespace) -> None:
 
 async def _serve(options: Namespace, own: Client, client: Fenced, tls: ReplicaTls) -> None:
     chosen = Chosen(options.node_policy, options.gpu_policy)
+    moves = MoveLimits(
+        automatic=options.defragment,
+        per_hour=options.moves_per_hour,
+        at_once=options.moves_at_once,
+        after_seconds=options.move_after,
+        cool_down_seconds=options.move_cool_down,
+    )
     clock = SystemClock()
     address = os.environ.get("POD_IP", "")
     name = os.environ.get("POD_NAME") or _AGENT
@@ -102,7 +114,7 @@ async def _serve(options: Namespace, own: Client, client: Fenced, tls: ReplicaTl
         recorder = EventRecorder(client, _AGENT, instance=who, clock=clock)
         pod = os.environ.get("POD_NAME", "")
         standby = Standby(
-            lambda: Leader(client, recorder, chosen, clock, time.time_ns, options.scheduler_name),
+            lambda: Leader(client, recorder, chosen, clock, time.time_ns, options.scheduler_name, moves),
             own_pod(client, pod, namespace, who) if pod else None,
         )
         try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.defrag.limits import MoveLimits
 from gpuplane.scheduler.drift import BYPASSED, DIFFERS, NOT_ASKED
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_node, transform_scheduled_pod
@@ -41,6 +42,7 @@ class Leader:
         client: one that writes only while we lead.
         now_ns: the wall clock.
         scheduler_name: pods that name it in `spec.schedulerName` are scheduled; none without a name.
+        moves: what moves of pods are allowed.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Leader:
         clock: Clock,
         now_ns: Callable[[], int],
         scheduler_name: str = "",
+        moves: MoveLimits = MoveLimits(),  # noqa: B008 - it is frozen
     ) -> None:
         self._clock = clock
         self._recorder = recorder
@@ -89,6 +92,7 @@ class Leader:
                 binder=self.binder,
                 filtering=self.filtering,
                 policies=self.policies,
+                moves=moves,
             )
 
     def _filtering(self, policies: Policies) -> Filtering:

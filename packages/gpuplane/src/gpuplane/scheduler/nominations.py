@@ -3,6 +3,7 @@
 Invariants:
 
 - A pod is nominated to at most one node.
+- A pod whose place is `reserved` is refused by no nomination: the place was reserved next to them.
 - A pod of lower priority gets GPUs of the node only if the nominated pods fit there already and leave room for it.
   While they do not fit yet, it gets none of that node.
 """
@@ -25,6 +26,7 @@ class GPUNominations:
     """The nominated pods with GPUs, by node."""
 
     def __init__(self, policies: Policies) -> None:
+        self.reserved: set[str] = set()  # uids of pods whose place is reserved
         self._policies = policies
         self._of_node: dict[str, dict[str, CachedPod]] = {}
         self._nodes: dict[str, str] = {}
@@ -71,7 +73,7 @@ class GPUNominations:
     def refuses(self, pod: CachedPod, state: NodeState) -> str:
         """Return REASON if nominated pods need the GPUs that the pod would get; empty if they do not."""
         others = list(self._before(pod, state.name))
-        if not others:
+        if not others or pod.metadata.uid in self.reserved:
             return ""
         return "" if self.fits(pod, state) else REASON
 

@@ -97,7 +97,7 @@ class MoveSearch:
         Args:
             movable: the pods that may be moved, by node.
         """
-        if pod.info is None or pod.trouble or pod.gang is not None:
+        if pod.info is None or pod.info.volumes or pod.trouble or pod.gang is not None:
             return None
         nodes = self._nodes_for(pod, movable)
         yield
@@ -138,6 +138,24 @@ class MoveSearch:
         with self.trial.attempt():
             return self._carried_out(plan)
 
+    def proves_move(self, move: Move) -> bool:
+        """Return whether this move can be carried out now, whatever it is for. Raises Retryable without quotas."""
+        with self.trial.attempt():
+            return self._moved(move)
+
+    def move_to(self, pod: ScheduledPod, node: str, uuids: tuple[str, ...]) -> Move | None:
+        """Return the move of a bound pod to these GPUs of a node; None where they are not free."""
+        if pod.info is None:
+            return None
+        if not pod.request:
+            return Move(pod, node, NO_GPUS)
+        state = self._filtering.feasibility.hosting(node, pod.request)
+        wanted = pod.request.uuids
+        if not uuids or (wanted and not set(uuids) <= set(wanted)):
+            return None
+        given = self._placed(state, within(pod.request, uuids))
+        return Move(pod, node, given) if given is not None else None
+
     def apply(self, plan: MovePlan) -> bool:
         """Carry the plan out on this view of the cluster, to search on behind it; return whether it holds."""
         return self._carried_out(plan)
@@ -148,8 +166,9 @@ class MoveSearch:
                 return False
         if plan.waiting is None:
             return not self._holds_others(plan.node, ())
+        assert plan.waiting.info is not None
         given = self._place_for(plan.waiting, plan.node)
-        if given is None:
+        if given is None or plan.waiting.info.key in self._cache.pods:  # it is bound, or about to be
             return False
         self.trial.put(plan.waiting, plan.node, given)
         return True

@@ -14,6 +14,7 @@ from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.sharing import Assignment
 from kubekit.scheduling.cache import SchedulerCache
+from kubekit.scheduling.podinfo import PodInfo
 
 
 class Trial:
@@ -36,28 +37,35 @@ class Trial:
 
     def leave(self, pod: ScheduledPod) -> None:
         """Count the pod as terminating: it holds what it held."""
-        info = pod.info
-        assert info is not None
-        self._cache.place(msgspec.structs.replace(info, terminating=True))
-        self._undo.append(lambda: self._cache.place(info))
+        known = self._known(pod)
+        if known is not None:
+            self._cache.place(msgspec.structs.replace(known, terminating=True))
+            self._undo.append(lambda: self._cache.place(known))
 
     def take_off(self, pod: ScheduledPod) -> None:
-        """Take the pod off its node."""
-        assert pod.info is not None
+        """Take the pod off its node; nothing for a pod that has gone since it was chosen."""
+        known = self._known(pod)
+        if known is None:
+            return
         uid, ledger, usage = pod.metadata.uid, self._cluster.ledger, self._cluster.usage
-        known, held = self._cache.remove(pod.info.key), ledger.holding(uid)
+        self._cache.remove(known.key)
+        held = ledger.holding(uid)
         ledger.release(uid)
         usage.remove(uid)
 
         def back() -> None:
-            if known is not None:
-                self._cache.place(known)
+            self._cache.place(known)
             if held is not None:
                 self._cluster.hold_in_ledger(pod, *held)
             if pod.request:
-                self._cluster.count(pod, pod.spec.node_name)
+                self._cluster.count(pod, known.node_name)
 
         self._undo.append(back)
+
+    def _known(self, pod: ScheduledPod) -> PodInfo | None:
+        assert pod.info is not None
+        known = self._cache.pods.get(pod.info.key)
+        return known if known is not None and known.uid == pod.metadata.uid else None
 
     def put(self, pod: ScheduledPod, node: str, assignment: Assignment) -> None:
         """Place a pod that is on no node."""

@@ -16,6 +16,7 @@ from gpuplane.api.nodeclaim import DO_NOT_DISRUPT, DO_NOT_EVICT
 from gpuplane.scheduler.pods.gang import is_of_gang
 from gpuplane.sharing.unsupported import unsupported
 from kubekit.api.core import Pod
+from kubekit.scheduling.volumes.facts import compile_volumes
 
 OF_ITS_NODE: Final = "belongs to its node"
 NOT_ALLOWED: Final = f"no {names.MOVABLE_ANNOTATION}"
@@ -23,7 +24,8 @@ NO_CONTROLLER: Final = "no controller that creates another pod"
 NOT_DISRUPTED: Final = DO_NOT_DISRUPT
 OTHER_SCHEDULER: Final = f"schedulerName is not {names.SCHEDULER_NAME}"
 OF_GANG: Final = "pod of a gang"
-FIELDS: Final = "volumes or claims that the scheduler does not support"
+VOLUMES: Final = "volumes that bind it to its node"
+FIELDS: Final = "fields that the scheduler does not support"
 NOT_RUNNING: Final = "not running"
 _MIRROR: Final = "kubernetes.io/config.mirror"  # annotation of a static pod, which its kubelet made
 
@@ -81,6 +83,8 @@ def stays(pod: Pod, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str
         return OTHER_SCHEDULER
     if is_of_gang(metadata, spec):
         return OF_GANG
+    if spec.get("volumes") and compile_volumes(pod.metadata.name, dict(spec)):
+        return VOLUMES
     if unsupported(metadata, spec):
         return FIELDS
     return "" if pod.status.phase == "Running" else NOT_RUNNING

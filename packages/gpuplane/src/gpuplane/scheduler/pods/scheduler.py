@@ -18,13 +18,19 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.scheduler.binding import Binder
 from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.defrag.automatic import Defragmenter
+from gpuplane.scheduler.defrag.holds import Holds
+from gpuplane.scheduler.defrag.limits import MoveLimits
+from gpuplane.scheduler.defrag.mover import Mover
+from gpuplane.scheduler.defrag.search import MoveSearch
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.decide import Decision, choose_node
 from gpuplane.scheduler.pods.evict import Evictor, read_budgets
@@ -76,6 +82,7 @@ class PodScheduler:
         binder: Binder,
         filtering: Filtering,
         policies: Policies,
+        moves: MoveLimits = MoveLimits(),  # noqa: B008 - it is frozen
     ) -> None:
         self.counts = TryCounts()
         self._in_flight = 0
@@ -96,6 +103,20 @@ class PodScheduler:
         self._ranking = NodeRanking(self.model.cache, cluster, filtering)
         away = Preemption(cluster, filtering)
         self._evictor = Evictor(client, clock, self.model, self._reporter)
+        search = MoveSearch(self.model.cache, cluster, filtering, policies)
+        self.mover = Mover(
+            client,
+            recorder,
+            clock,
+            cluster=cluster,
+            model=self.model,
+            search=search,
+            holds=Holds(self.model.cache, cluster, filtering),
+            limits=moves,
+            budgets=lambda: read_budgets(self.budgets.items()),
+            start=self._start,
+        )
+        self._defragmenter = Defragmenter(clock, cluster, self.model, search, self.mover)
         self._members = GangMembers()
         self.groups = GangGroups(
             client,
@@ -147,8 +168,10 @@ class PodScheduler:
         """Schedule until cancelled. Everything has to be known before."""
         self.gangs.begin()
         async with asyncio.TaskGroup() as group:
+            self.mover.recover()
             group.create_task(self._reporter.run())
             group.create_task(self.queues.lead())
+            group.create_task(self._defragmenter.run())
             group.create_task(self._work())
 
     async def _work(self) -> None:
@@ -203,12 +226,18 @@ class PodScheduler:
         if pod.gang is not None and not pod.trouble and self.gangs.schedule(entry, pod):
             self.counts.decided(time.perf_counter() - began)
             return False
-        decision = self.decide(pod)
+        marks: dict[str, str] = {}
+        if (placed := self.mover.place(pod)) is not None:
+            pod, node, evicted_at = placed
+            decision, marks = Decision(node), {names.MOVED_ANNOTATION: evicted_at}
+        else:
+            decision = self.decide(pod)
         self.counts.decided(time.perf_counter() - began)
         if decision.node:
             try:
-                reservation = self._reserve(self.model.as_promised(pod), decision.node)
+                reservation = self._reserve(self.model.as_promised(pod), decision.node, marks)
             except KubekitError as error:
+                self.mover.not_placed(pod.metadata.uid)
                 decision = Decision(message=str(error), causes=frozenset({ERROR}))
         if not decision.node:
             self._report_failure(pod, decision)
@@ -223,9 +252,12 @@ class PodScheduler:
         self._start(self._bind(entry, pod, reservation), f"bind {pod.shown}")
         return True
 
-    def _reserve(self, pod: ScheduledPod, node: str) -> Reservation:
-        """Reserve the GPUs and the volumes of a pod. Raises KubekitError, with nothing reserved."""
-        reservation = self._binder.reserve(pod, node, self._filtering, ReservationEvent.BIND)
+    def _reserve(self, pod: ScheduledPod, node: str, marks: Mapping[str, str]) -> Reservation:
+        """Reserve the GPUs and the volumes of a pod. Raises KubekitError, with nothing reserved.
+
+        `marks` are further annotations of its Binding.
+        """
+        reservation = self._binder.reserve(pod, node, self._filtering, ReservationEvent.BIND, marks)
         try:
             if pod.info is not None:
                 self._volumes.reserve(pod.info, node)
@@ -277,7 +309,7 @@ class PodScheduler:
         """
         if decision.found is None or pod.info is None:
             return decision
-        if self._evictor.makes_room(pod.info):
+        if self._evictor.makes_room(pod.info) or self.mover.makes_room(pod.info):
             return None
         try:
             planned = self._preemption.plan(pod, decision.found, read_budgets(self.budgets.items()))
@@ -360,6 +392,7 @@ class PodScheduler:
         if reservation.state is not ReservationState.RELEASED:
             return
         self.model.forget(msgspec.structs.replace(pod.info, node_name=reservation.node))
+        self.mover.not_placed(pod.metadata.uid)
         if entry is not None:
             self.model.queue.failed(entry, {ERROR}, self._clock.now())
         self.model.requeue(pod.info)
@@ -371,6 +404,7 @@ class PodScheduler:
 
     async def aclose(self) -> None:
         """Stop the tasks that still wait for an answer."""
+        self.mover.close()
         self.gangs.close()
         for task in self._tasks:
             task.cancel()
