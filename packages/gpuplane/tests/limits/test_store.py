@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from ctypes import sizeof
 from pathlib import Path
 
@@ -138,6 +140,38 @@ def test_a_usage_page_that_a_container_has_damaged_is_mended(tmp_path: Path, spo
     (tmp_path / "copies/x").unlink()
     usage.write_bytes(b"old")
     assert store.mend() == ()
+
+
+def blocks_behind_the_end(file: int) -> None:
+    keep_size = 1
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(file, keep_size, ctypes.c_long(0), ctypes.c_long(64 << 20)):
+        pytest.skip(f"the file system has no fallocate: {os.strerror(ctypes.get_errno())}")
+
+
+def attributes(file: int) -> None:
+    try:
+        os.setxattr(file, "user.x", bytes(1000))
+    except OSError as error:
+        pytest.skip(f"the file system has no attributes: {error.strerror}")
+
+
+@pytest.mark.parametrize("spoil", [blocks_behind_the_end, attributes])
+def test_what_a_container_hides_behind_its_usage_page_is_taken_away(
+    tmp_path: Path, spoil: Callable[[int], None]
+) -> None:
+    store = ShareStore(tmp_path)
+    usage = store.write("x", limits(), ML) / "usage"
+    write_slot(store, "x", 2, 4711, GIB)
+    file = os.open(usage, os.O_RDWR)
+    spoil(file)
+    assert os.fstat(file).st_size == sizeof(page.UsagePage), "its size says nothing"
+    assert store.mend() == (("x", ML.name),)
+    assert os.fstat(file).st_blocks * 512 < 2 * sizeof(page.UsagePage)
+    assert os.listxattr(file) == []
+    assert store.mend() == ()
+    assert [slot.number for slot in store.read("x").slots] == [2], "what it holds is still counted"
+    os.close(file)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,13 @@ import secrets
 from collections.abc import Iterator
 from ctypes import sizeof
 from pathlib import Path
+from typing import Final
 
 from gpuplane.limits import page
 from kubekit.errors import Terminal
+
+_BLOCK: Final = 512  # the unit of st_blocks
+_OVERHEAD: Final = 64 << 10  # what a file system may use for a file besides its content
 
 
 def read_page(path: Path, kind: type[page.Page]) -> page.Page:
@@ -37,6 +41,23 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+def has_size(handle: int, size: int) -> bool:
+    """Whether a file has a size in bytes, and no more blocks than that takes: some may lie behind its end."""
+    found = os.fstat(handle)
+    return found.st_size == size and found.st_blocks * _BLOCK <= size + _OVERHEAD
+
+
+def drop_attributes(handle: int) -> bool:
+    """Take away the attributes that users may give a file; whether there were any. Without such attributes nothing."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = [name for name in os.listxattr(handle) if name.startswith("user.")]
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.removexattr(handle, name)
+    return bool(names)
 
 
 def make_dirs(path: Path) -> None:

@@ -35,7 +35,7 @@ from gpuplane.limits import page
 from gpuplane.limits.copies import drop_copy, put_copy, restore
 from gpuplane.limits.decide import Correction, Freed, HostPid
 from gpuplane.limits.facts import Limits, Owner, Share
-from gpuplane.limits.files import make_dirs, opened, put, read_page
+from gpuplane.limits.files import drop_attributes, has_size, make_dirs, opened, put, read_page
 from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import InvalidInput, KubekitError, Terminal
 
@@ -239,7 +239,8 @@ class ShareStore:
     def mend(self) -> tuple[tuple[str, str], ...]:
         """Give usage pages that a container has cut, lengthened or relabelled their size and head again.
 
-        So a container can neither hide from the agent nor fill the disk. What it cut off is lost: its processes are
+        So a container can neither hide from the agent nor fill the disk. Blocks behind the end of a page and attributes
+        of its file are taken away too: neither is seen in its size. What a container cut off is lost: its processes are
         then escapes, which the agent reports. A limits page that was changed past this store gets its content again.
 
         Returns:
@@ -254,7 +255,7 @@ class ShareStore:
                 assert isinstance(limits, page.LimitsPage)
                 page.refuse_foreign(limits, str(place))
                 with opened(place / "usage", os.O_RDWR) as handle:
-                    right = os.fstat(handle).st_size == sizeof(page.UsagePage)
+                    right = has_size(handle, sizeof(page.UsagePage)) and not drop_attributes(handle)
                     if not right:
                         os.ftruncate(handle, sizeof(page.UsagePage))
                     relabelled = not right or os.pread(handle, len(head), 0) != head
