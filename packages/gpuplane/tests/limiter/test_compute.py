@@ -83,7 +83,8 @@ answer(100 * count * {us} / 1e6 / (time.monotonic() - start))
 
 
 @pytest.mark.parametrize(
-    ("us", "idle_us", "core"), [(2400, 3200, 30), (2800, 3200, 30), (1400, 3200, 20), (10_000, 5000, 60)]
+    ("us", "idle_us", "core"),
+    [(500, 3200, 10), (2400, 3200, 30), (2800, 3200, 30), (1400, 3200, 20), (10_000, 5000, 60)],
 )
 def test_a_program_that_leaves_the_gpu_idle_pays_for_the_time_that_it_works(
     machine: Any, us: int, idle_us: int, core: int

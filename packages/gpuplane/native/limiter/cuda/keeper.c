@@ -10,8 +10,9 @@
 CUresult cuCtxSynchronize(void);
 
 #define TICK_NS 1500000ull        /* so long without a launch and with an idle GPU, and the turn is given back */
-#define FINE_TICK_NS 400000ull    /* so often it is looked whether there was a launch, after turns that ended so */
-#define SPARSE_TURNS 8            /* and for so many turns */
+#define FINE_LEAST_NS 100000ull   /* after a turn that ended so, the GPU is looked at so soon after a launch, */
+#define FINE_MOST_NS 400000ull    /* or so soon, where more was launched meanwhile, */
+#define SPARSE_TURNS 8            /* in so many turns */
 #define STEP_NS 20000000ull       /* a long drain is charged, and the arbiter told of it, in such steps */
 #define QUICK_NS 200000ull        /* a drain that took no longer found the GPU idle */
 #define LEAVE_NS 1000000000ull
@@ -25,6 +26,7 @@ static void drain(struct gate *gate)
 	int count = gate->context_count;
 	/* During a capture the driver refuses to wait for contexts. */
 	bool whole = gate->whole = !captures_any(), held = false;
+	bool settled = false;
 	uint64_t busy = 0, started = clock_now();
 	gate->syncing = true;
 	for (int i = 0; i < count; i++) {
@@ -37,6 +39,7 @@ static void drain(struct gate *gate)
 				streams_mark_default(context, gate->turn.gpu);
 				streams_mark_all();
 			}
+			settled |= waits_any();
 			if (waits_any())
 				held |= waits_settle(context, &busy);
 			else
@@ -51,7 +54,7 @@ static void drain(struct gate *gate)
 	gate->syncing = gate->whole = false;
 	gate->parked = held;
 	uint64_t paused = LOAD(gate->paused_at), now = clock_now();
-	gate->found_idle = held ? !busy : now - started < QUICK_NS;
+	gate->found_idle = settled ? !busy : now - started < QUICK_NS;
 	gate->done_at = held && busy && paused > busy ? paused : now;
 }
 
@@ -167,9 +170,8 @@ static void go_on(struct gate *gate, uint64_t before)
 	pthread_cond_broadcast(&gate->changed);
 }
 
-/* A program that leaves the GPU idle between its launches pays for the time until the GPU is found idle, so the drainer looks
-   soon after each launch, and is there when the GPU has finished. Other programs are spared that: a look may cost the driver
-   a processor. */
+/* A program that leaves the GPU idle between its launches pays for the time until the GPU is found idle. So the drainer is asked
+   soon after its last launch, and is there when the GPU has finished. */
 static void note_end(struct gate *gate, bool idle)
 {
 	gate->sparse = idle ? SPARSE_TURNS : gate->sparse ? gate->sparse - 1 : 0;
@@ -179,13 +181,15 @@ static void *run_keeper(void *argument)
 {
 	struct gate *gate = argument;
 	uint64_t asked = 0; /* the drain behind all that was launched */
+	uint64_t fine = FINE_LEAST_NS;
 	pthread_mutex_lock(&gate->lock);
 	for (;;) {
 		while (gate->state != GATE_OPEN || gate->stopping) {
 			asked = 0;
+			fine = FINE_LEAST_NS;
 			pthread_cond_wait(&gate->work, &gate->lock);
 		}
-		uint64_t now = clock_now(), tick = now + (gate->sparse ? FINE_TICK_NS : TICK_NS);
+		uint64_t now = clock_now(), tick = now + (gate->sparse ? fine : TICK_NS);
 		if (now < gate->ends) {
 			gate_deadline(&gate->work, &gate->lock, tick < gate->ends ? tick : gate->ends);
 			now = clock_now();
@@ -194,6 +198,7 @@ static void *run_keeper(void *argument)
 			continue;
 		bool touched = __atomic_exchange_n(&gate->touched, false, __ATOMIC_SEQ_CST);
 		asked = touched ? 0 : asked;
+		fine = touched && fine < FINE_MOST_NS ? 2 * fine : fine;
 		if (now >= gate->ends) {
 			uint64_t before = gate->ends;
 			asked = 0;
@@ -203,7 +208,7 @@ static void *run_keeper(void *argument)
 				note_end(gate, false);
 				end_turn(gate, 0);
 			}
-		} else if (!asked && (!touched || gate->sparse)) {
+		} else if (!asked && !touched) {
 			/* Nothing launched for a while: is the GPU still busy with what was? */
 			ask_drain(gate);
 			asked = gate->wanted;
