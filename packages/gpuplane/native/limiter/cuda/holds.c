@@ -26,6 +26,7 @@ static void discard(const struct opening *opening)
 	if (opening->hold->hosts)
 		hosts_finished(opening->hold->hosts);
 	free(opening->hold);
+	ADD(waits_open, -1);
 	captures_close(1);
 	leave(opening);
 }
@@ -46,6 +47,7 @@ static bool prepare(struct opening *opening, CUstream stream, bool graph)
 		return false;
 	}
 	captures_mark_from_now();
+	ADD(waits_open, 1);
 	struct hold *hold = opening->hold;
 	if (REAL(cuEventCreate)(&hold->before, BOOK_EVENT) == CUDA_SUCCESS && REAL(cuEventCreate)(&hold->after, BOOK_EVENT) == CUDA_SUCCESS)
 		return true;
@@ -95,10 +97,8 @@ static CUresult close_hold(const struct opening *opening, CUresult result)
 	struct hold **at = stream ? &stream->holds : NULL;
 	while (at && *at)
 		at = &(*at)->next;
-	if (at) {
+	if (at)
 		*at = opening->hold;
-		ADD(waits_open, 1);
-	}
 	pthread_mutex_unlock(&book_guard);
 	if (!at && hosts)
 		hosts_pin(hosts);
