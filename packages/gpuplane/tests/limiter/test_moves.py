@@ -60,17 +60,22 @@ MOVES = {
     "cuMemcpyDtoD_v2_ptds": "*copy, half",
     "cuMemcpyDtoDAsync_v2_ptsz": "*copy, half, None",
 }
+# NB: NVML is read at random moments by a thread of its own. A program that reads it when a copy has just ended always
+# sees the same part of its turns.
 MEASURE = """
-import pynvml
+import pynvml, random, threading
 pynvml.nvmlInit()
 board = pynvml.nvmlDeviceGetHandleByIndex(0)
 ready()
-start, until, seen, next_look = time.monotonic(), time.monotonic() + 4, [], time.monotonic() + 2
-while time.monotonic() < until:
+start, seen = time.monotonic(), []
+def look():
+    while time.monotonic() < start + 4:
+        time.sleep(random.uniform(0.005, 0.03))
+        if time.monotonic() > start + 2:
+            seen.append(pynvml.nvmlDeviceGetUtilizationRates(board).gpu)
+threading.Thread(target=look).start()
+while time.monotonic() < start + 4:
     call({move!r}, {arguments})
-    if time.monotonic() > next_look:
-        seen.append(pynvml.nvmlDeviceGetUtilizationRates(board).gpu)
-        next_look += 0.1
 call("cuCtxSynchronize")
 answer(sum(seen) / len(seen))
 """
