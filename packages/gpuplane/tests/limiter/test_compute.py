@@ -90,7 +90,7 @@ def test_a_program_that_leaves_the_gpu_idle_pays_for_the_time_that_it_works(
     machine: Any, us: int, idle_us: int, core: int
 ) -> None:
     share = machine.run(GAPS.format(us=us, idle_us=idle_us), machine.share("a", core=core))
-    assert core / 2 < share < core + 3
+    assert core / 4 < share < core + 3
 
 
 def test_burst_takes_what_nobody_wants_and_gives_it_back(make_machine) -> None:

@@ -44,13 +44,13 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def has_size(handle: int, size: int) -> bool:
-    """Whether a file has a size in bytes, and no more blocks than that takes: some may lie behind its end."""
+    """Return whether a file has a size in bytes and no blocks behind its end."""
     found = os.fstat(handle)
     return found.st_size == size and found.st_blocks * _BLOCK <= size + _OVERHEAD
 
 
 def drop_attributes(handle: int) -> bool:
-    """Take away the attributes that users may give a file; whether there were any. Without such attributes nothing."""
+    """Take away the attributes that users may give a file. Returns whether there were any."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = [name for name in os.listxattr(handle) if name.startswith("user.")]
