@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from packages.gpuplane.tests.limiter import sanitized
 from packages.gpuplane.tests.limiter.conftest import answers_of_all
 from packages.gpuplane.tests.limiter.test_compute import BUSY
 from packages.gpuplane.tests.limiter.test_waits import BEGIN, NEIGHBOUR
@@ -350,3 +352,14 @@ def test_a_process_that_ends_in_a_host_function_leaves_its_turn_to_others(machin
     machine.start(GRAPHS + NODES + f"\nbegun.wait()\n{end}", machine.share("a", core=50)).wait()
     neighbour = machine.start(NEIGHBOUR, machine.share("neighbour", core=50))
     assert answers_of_all({"neighbour": neighbour})["neighbour"] < 0.6
+
+
+@pytest.fixture(scope="module", params=sanitized.SANITIZERS)
+def graphs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sanitized.compiled("graphs", request.param, tmp_path_factory.mktemp("graphs"))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_graphs_that_change_while_they_run_break_nothing(machine: Any, graphs: Path, seed: int) -> None:
+    ran = sanitized.run(machine, machine.share("graphs", core=50), graphs, str(seed), "3", "50")
+    assert int(ran) > 0

@@ -21,6 +21,7 @@ from gpuplane.limits.page import UsagePage
 from packages.gpuplane.tests.limiter import arbiterclient
 from packages.gpuplane.tests.limiter.arbiterclient import Client
 from packages.gpuplane.tests.limiter.conftest import Machine
+from packages.gpuplane.tests.limiter.test_host_nodes import GRAPHS
 from packages.gpuplane.tests.limiter.test_turns import BUSY
 from tests.support.until import until
 
@@ -103,11 +104,29 @@ class Liar:
         self._client = None
 
 
-def test_a_neighbour_has_its_part_whatever_a_tenant_writes_and_says(machine) -> None:
+BUSY_GRAPHS = (
+    GRAPHS
+    + """
+work, sleeps = kernel(1000), HOST(lambda data: time.sleep(0.002))
+graph, before = made_graph(), []
+for _ in range(5):
+    before = [host_node(graph, sleeps, kernel_node(graph, *before, function=work))]
+execution = executable(graph)
+ready()
+until = time.monotonic() + 60
+while time.monotonic() < until:
+    run(execution)
+    call("cuStreamSynchronize", stream)
+"""
+)
+
+
+@pytest.mark.parametrize("program", [BUSY.format(seconds=60), BUSY_GRAPHS], ids=["kernels", "graphs"])
+def test_a_neighbour_has_its_part_whatever_a_tenant_writes_and_says(machine, program: str) -> None:
     chance = random.Random(7)
     hostile, neighbour = machine.share("hostile", core=30), machine.share("neighbour", core=50)
     usage = Path(hostile["GPUPLANE_LIMITS"], "usage")
-    victim = machine.start(BUSY.format(seconds=60), hostile)  # its own process may end of it
+    victim = machine.start(program, hostile)  # its own process may end of it
     assert victim.stdout.readline()
     victim.stdin.write("go\n")
     victim.stdin.flush()
