@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.image.gpuplane_image import ImageInfo, provenance, small_image, write_provenance
+from deploy.image.gpuplane_image import ImageInfo, bill_of_materials, provenance, small_image, write_provenance
 from deploy.image.gpuplane_image.debian import Package
 from deploy.image.gpuplane_image.images import BuiltLayer
 from deploy.image.gpuplane_image.provenance import committed
@@ -51,6 +51,7 @@ def test_packages_pins_and_the_commit_are_the_materials() -> None:
 @pytest.mark.parametrize(("file", "url"), [
     ("libc6_2.36-9_amd64.deb", URL),
     ("libssl3_1%3a3.0.17-1_amd64.deb", "pkg:deb/debian/libssl3@1%3A3.0.17-1?arch=amd64"),
+    ("libstdc++6_12.2.0-14+deb12u1_amd64.deb", "pkg:deb/debian/libstdc%2B%2B6@12.2.0-14%2Bdeb12u1?arch=amd64"),
 ])  # fmt: skip
 def test_a_packages_url_is_that_of_the_bill_of_materials(file: str, url: str) -> None:
     assert Package("p", Path(file), "").url == url
@@ -75,3 +76,6 @@ def test_the_real_image_names_its_packages_its_lock_and_its_sources(built: Image
     assert {"requirements.lock", "sources", "deploy/image/toolkit/go.sum"} <= names
     assert any(name.startswith("pkg:deb/debian/libc6@") for name in names)
     assert all(len(one["digest"]["sha256"]) == 64 for one in found)
+    # A package has the same URL in both documents.
+    listed = {one.get("purl") for one in bill_of_materials(built)["components"]}
+    assert {one["uri"] for one in found if "uri" in one} <= listed

@@ -18,6 +18,7 @@ import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from .errors import ImageError
 
@@ -42,7 +43,12 @@ class Package(NamedTuple):
     def url(self) -> str:
         """The package URL, of its file's name: `libc6_2.36-9_amd64.deb`, an epoch's colon as %3a."""
         name, version, machine = self.path.name.removesuffix(".deb").split("_")
-        return f"pkg:deb/debian/{name}@{version.replace('%3a', '%3A')}?arch={machine}"
+        return package_url(name, unquote(version), machine)
+
+
+def package_url(name: str, version: str, machine: str) -> str:
+    """Return the URL of a Debian package, in package-url's form: all but letters, digits and `-._~` as %XX."""
+    return f"pkg:deb/debian/{quote(name, safe='')}@{quote(version, safe='')}?arch={machine}"
 
 
 def fetch(names: tuple[str, ...], cache: Path, suite: str = SUITE, area: str = "main") -> list[Package]:

@@ -93,16 +93,18 @@ def small_image(
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         tree.mkdir()
+        inputs = {}
         if base_packages:
             with _locked(cache):
                 for package in debian.fetch(base_packages, cache):
                     debian.unpack(package, tree)
+                    inputs[package.url] = package.digest
         compose.settle(tree, epoch())
-        layer = _files_layer(files, Path(folder))
+        layer = _files_layer(files, Path(folder), inputs)
         return _write(output, tag, (layer,), layout.Settings(entrypoint, environment=environment))
 
 
-def _files_layer(files: Mapping[str, tuple[bytes, int]], folder: Path) -> _Composed:
+def _files_layer(files: Mapping[str, tuple[bytes, int]], folder: Path, inputs: dict[str, str]) -> _Composed:
     """A layer of what `folder`/tree has already and of `files`."""
     tree = folder / "tree"
     for path, (data, mode) in files.items():
@@ -110,7 +112,7 @@ def _files_layer(files: Mapping[str, tuple[bytes, int]], folder: Path) -> _Compo
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
         target.chmod(mode)
-    return _Composed(tree, write_layer("files", tree, folder / "layer.tar", epoch()), compose.sizes(tree, {}), {})
+    return _Composed(tree, write_layer("files", tree, folder / "layer.tar", epoch()), compose.sizes(tree, {}), inputs)
 
 
 @contextmanager
