@@ -35,6 +35,10 @@ class Holding(NamedTuple):
     memory_gib: float
 
 
+def owned(who: PodContainer) -> dict[str, str]:
+    return {"owner_kind": "Job", "owner": who.pod.rpartition("-")[0]}
+
+
 class FakeExporter:
     """GPUs by node and number, each with its holders. Answers are those of a real meter, and some fields of DCGM."""
 
@@ -72,7 +76,7 @@ class FakeExporter:
                 for (node, index), holders in self._gpus.items()
             ]
             gauges.append(MetricFamily(Metric(name, MetricType.GAUGE, "as DCGM has it"), values))
-        text = exposition([*families(self._meter.totals, MeterNames(labels, lambda who: {})), *gauges])
+        text = exposition([*families(self._meter.totals, MeterNames(labels, owned)), *gauges])
         self._advance(BETWEEN_SECONDS)
         return HttpAnswer(text)
 

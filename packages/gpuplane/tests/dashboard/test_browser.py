@@ -19,6 +19,7 @@ from packages.gpuplane.tests.dashboard.scene import ANSI, HTML, cluster, dashboa
 from tests.support import browser
 
 PICTURES = Path(__file__).resolve().parents[4] / "docs" / "pictures"
+PICTURED = ("first", "node", "pod", "cost")
 TOLERANCE = 0.03  # of the pixels: ages go on, and fonts are drawn in other ways elsewhere
 
 
@@ -58,7 +59,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = asyncio.run(toured(folder, python))
     if os.environ.get("GPUPLANE_PICTURES"):
         PICTURES.mkdir(exist_ok=True)
-        for name in ("first", "node", "pod"):
+        for name in PICTURED:
             for width in (1440, 390):
                 shutil.copy(folder / f"{name}-{width}.png", PICTURES / f"{name}-{width}.png")
     return found
@@ -110,6 +111,20 @@ def test_the_pages_of_nodes_and_pods_have_their_answers(seen: dict[str, Any]) ->
     assert "gpu-h-01" in placed and "holds 1 GPU" in placed
 
 
+def test_the_page_of_costs_has_hours_and_says_what_is_missing(seen: dict[str, Any]) -> None:
+    text = seen["tour"]["cost-1440"]["text"]
+    for words in (
+        "from 1 exporter",
+        "not the last week",
+        "Used h",
+        "ml/Job/train-1",
+        "unbooked",
+        "total",
+        "GPU hours have no price",
+    ):
+        assert words in text
+
+
 def test_a_filter_a_gpu_and_a_node_are_reached_by_keyboard(seen: dict[str, Any]) -> None:
     found = seen["keyboard"]
     assert "1 of 80 GPUs" in found["filtered"]
@@ -133,5 +148,5 @@ def test_the_pictures_of_the_documentation_are_what_the_pages_look_like(seen: di
     if os.environ.get("GPUPLANE_PICTURES"):
         pytest.skip("the pictures were written again")
     assert found.pop("another page") > TOLERANCE  # the comparison sees a difference
-    assert set(found) == {f"{name}-{width}" for name in ("first", "node", "pod") for width in (1440, 390)}
+    assert set(found) == {f"{name}-{width}" for name in PICTURED for width in (1440, 390)}
     assert {name: part for name, part in found.items() if part > TOLERANCE} == {}

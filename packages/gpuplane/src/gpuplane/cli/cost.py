@@ -11,20 +11,17 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane.cli.cost_prices import node_prices, price_file
+from gpuplane.cli.cost_prices import price_file, read_prices
 from gpuplane.cli.cost_source import (
     Sums,
     as_json,
-    find_prometheus,
-    from_exporters,
     from_prometheus,
     grouping,
+    read_sums,
     url_reader,
 )
 from gpuplane.cli.terminal import Console, count
 from gpuplane.metering.cost import CostRow, Price, cost_rows, total_row
-from kubekit.api.core import Node
-from kubekit.errors import KubekitError
 from kubekit.kube import Client
 
 _COLUMNS: Final = ("HELD h", "USED h", "IDLE h", "kWh", "DOLLARS")
@@ -54,17 +51,9 @@ async def _read(options: Namespace, labels: Sequence[str], price: Price | None) 
             return sums, price
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-cost") as client:
         if not options.prometheus:
-            found = await find_prometheus(client)
-            if found is not None:
-                sums = await from_prometheus(*found, labels, namespace, seconds)
-            else:
-                sums = await from_exporters(client, labels, namespace)
+            sums = await read_sums(client, labels, namespace, seconds)
         if price is None:
-            try:
-                price = node_prices(await client.list(Node))
-            except KubekitError:
-                # The hours are worth something without dollars; the page says that prices are missing.
-                price = node_prices([])
+            price = await read_prices(client)
     return sums, price
 
 

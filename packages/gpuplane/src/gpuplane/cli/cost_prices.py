@@ -12,7 +12,8 @@ import msgspec
 from gpuplane.api.karpenter import TYPE_LABEL
 from gpuplane.metering.cost import Price
 from kubekit.api.core import Node
-from kubekit.errors import InvalidInput
+from kubekit.errors import InvalidInput, KubekitError
+from kubekit.kube import Client
 
 CURE: Final = "write for example `models: {Tesla T4: 0.35}` and `nodes: {gpu-1: 2.5}`, dollars of a GPU hour"
 
@@ -56,6 +57,14 @@ def price_file(path: Path) -> Price:
 def _is_price(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and math.isfinite(value) and value >= 0
+
+
+async def read_prices(client: Client) -> GPUPrices:
+    """Return the prices of the cluster's nodes; none where the user may not list them: hours count without dollars."""
+    try:
+        return node_prices(await client.list(Node))
+    except KubekitError:
+        return node_prices([])
 
 
 def node_prices(nodes: Iterable[Node]) -> GPUPrices:

@@ -255,6 +255,14 @@ def _proxied(client: Client, base: str) -> Get:
     return get
 
 
+async def read_sums(client: Client, labels: Sequence[str], namespace: str, seconds: float) -> Sums:
+    """Return the sums of the last `seconds` from the cluster's Prometheus, else those of the exporters."""
+    found = await find_prometheus(client)
+    if found is not None:
+        return await from_prometheus(*found, labels, namespace, seconds)
+    return await from_exporters(client, labels, namespace)
+
+
 async def from_exporters(client: Client, labels: Sequence[str], namespace: str) -> Sums:
     """Read the counters of all exporters, through the API server. Raises NoAnswer when none answers."""
     texts, silent = await exporter_texts(client)

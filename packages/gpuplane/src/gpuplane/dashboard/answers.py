@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from gpuplane.cli.status_trouble import causes_of
 from gpuplane.cli.status_views import NodeView
 from gpuplane.cli.terminal import Console, harmless
 from gpuplane.cli.use_reading import MeasuredUse
+from gpuplane.dashboard.costs import CostFacts
 from gpuplane.dashboard.snapshot import texts
 from gpuplane.explain.answer import Explanation
 from gpuplane.metering.use import GPUUse, PodUse
@@ -39,6 +41,7 @@ class PageFacts:
         self._client = client
         self._use = use
         self._follower = follower
+        self._costs = CostFacts(client, time.monotonic)
         self._explaining = asyncio.Lock()
         self._waiting: tuple[float, list[dict[str, Any]]] | None = None
 
@@ -54,6 +57,10 @@ class PageFacts:
         async with self._explaining:
             answer = explained_document(await explained(self._client, namespace, name))
         return {**answer, "use": pod_use(f"{namespace}/{name}", self._follower.seen().nodes, self._use())}
+
+    async def cost(self, by: str, since: str) -> dict[str, Any]:
+        """Return what GPUs cost. Raises InvalidInput for an unknown grouping or time."""
+        return await self._costs.cost(by, since)
 
     async def waiting(self) -> list[dict[str, Any]]:
         """Return the explanations of the pods that wait longest, the longest first."""

@@ -50,6 +50,7 @@ class PageAnswers(Protocol):
     async def node(self, name: str) -> dict[str, Any]: ...
     async def pod(self, namespace: str, name: str) -> dict[str, Any]: ...
     async def waiting(self) -> list[dict[str, Any]]: ...
+    async def cost(self, by: str, since: str) -> dict[str, Any]: ...
 
 
 def application(board: Board, answers: PageAnswers, key: str, hosts: Iterable[str]) -> ASGIApp:
@@ -88,8 +89,13 @@ def application(board: Board, answers: PageAnswers, key: str, hosts: Iterable[st
     async def waiting(request: Request) -> Response:
         return await _answered(answers.waiting)
 
+    async def cost(request: Request) -> Response:
+        asked = request.query_params
+        return await _answered(lambda: answers.cost(asked.get("by", "namespace"), asked.get("since", "30d")))
+
     routes = [
         Route("/", page),
+        Route("/cost", page),
         Route("/node/{name}", page),
         Route("/pod/{namespace}/{name}", page),
         Route("/page/{name}", file),
@@ -98,6 +104,7 @@ def application(board: Board, answers: PageAnswers, key: str, hosts: Iterable[st
         Route("/api/node/{name}", node),
         Route("/api/pod/{namespace}/{name}", pod),
         Route("/api/waiting", waiting),
+        Route("/api/cost", cost),
     ]
     return _Guard(Starlette(routes=routes), key, frozenset(hosts))
 

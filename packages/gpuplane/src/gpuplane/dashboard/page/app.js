@@ -1,6 +1,7 @@
 // Chooses the page by the address, and says how old the data are.
 
 import { make, lasting, refreshAges } from "./elements.js";
+import { costPage } from "./cost.js";
 import { FirstPage } from "./first.js";
 import { Live } from "./live.js";
 import { nodePage } from "./node.js";
@@ -9,7 +10,8 @@ import { podPage } from "./pod.js";
 const main = document.getElementById("main");
 const field = document.getElementById("words");
 const status = document.getElementById("live");
-const EVERY = 5000; // ms between two readings of the page of a node; of a pod three times that
+const EVERY = 5000; // ms between two readings of the page of a node
+const TIMES = { pod: 3, cost: 12 }; // how much longer between two readings of other pages
 
 let first = null; // the first page, while it is displayed
 let shown = ""; // the address that is displayed
@@ -40,35 +42,37 @@ function heard() {
 
 function route(moved) {
   const path = location.pathname;
+  const address = path === "/" ? path : path + location.search;
   const parts = path.split("/").slice(1).map(decodeURIComponent);
   field.form.hidden = path !== "/";
   if (path === "/") {
     field.value = new URLSearchParams(location.search).get("q") || "";
-    if (!first || shown !== path) first = new FirstPage(main, words);
+    if (!first || shown !== address) first = new FirstPage(main, words);
     if (live.data) first.show(live.data);
   } else {
     first = null;
-    if (shown !== path) main.replaceChildren(make("p", { class: "soft" }, "reading"));
-    read(parts, path, moved);
+    if (shown !== address) main.replaceChildren(make("p", { class: "soft" }, "reading"));
+    read(parts, address);
   }
-  shown = path;
+  shown = address;
   if (moved) { main.focus({ preventScroll: true }); scrollTo(0, 0); }
 }
 
-// Fetch what the page of a node or a pod is about. Another address chosen meanwhile wins.
-async function read([kind, ...names], path) {
+const PAGES = { node: nodePage, pod: podPage, cost: costPage };
+
+// Fetch what a page is about. Another address chosen meanwhile wins.
+async function read([kind, ...names], address) {
   asked = performance.now();
   busy = true;
   try {
-    const answer = await fetch(`/api/${kind}/${names.map(encodeURIComponent).join("/")}`);
+    const answer = await fetch(`/api/${[kind, ...names.map(encodeURIComponent)].join("/")}${location.search}`);
     const found = answer.headers.get("content-type")?.startsWith("application/json") ? await answer.json()
       : { what: "the dashboard was started again: open the address that it printed" };
-    if (location.pathname !== path) return;
+    if (location.pathname + location.search !== address) return;
     if (!answer.ok) problem(found);
-    else if (kind === "node") keepFocus(() => nodePage(main, found));
-    else keepFocus(() => podPage(main, found));
+    else keepFocus(() => PAGES[kind](main, found));
   } catch {
-    if (location.pathname === path && !main.querySelector("h1")) problem({ what: "the dashboard does not answer" });
+    if (location.pathname + location.search === address && !main.querySelector("h1")) problem({ what: "the dashboard does not answer" });
   } finally {
     busy = false;
   }
@@ -109,7 +113,7 @@ setInterval(() => {
   heard();
   refreshAges();
   first?.tick();
-  const every = location.pathname.startsWith("/pod/") ? 3 * EVERY : EVERY;
+  const every = EVERY * (TIMES[location.pathname.split("/")[1]] || 1);
   if (!first && !busy && !document.hidden && performance.now() - asked > every) route(false);
 }, 1000);
 
