@@ -23,10 +23,19 @@ PAGES = {
     "pod": "/pod/default/tune-42",
     "placed": "/pod/ml/train-1-0",
     "cost": "/cost?by=owner&since=7d",
+    "mine": "/mine?ns=ml",
 }
 # GPUs are held and idle once two readings of the exporters were compared.
 FIRST = "main:has(.waits .cure):has(.idlers li)"
-COMPLETE = {"first": FIRST, "node": ".chart", "broken": ".chart", "pod": "pre", "placed": ".parts", "cost": ".costs td"}
+COMPLETE = {
+    "first": FIRST,
+    "node": ".chart",
+    "broken": ".chart",
+    "pod": "pre",
+    "placed": ".parts",
+    "cost": ".costs td",
+    "mine": ".running .parts",
+}
 MOST_DIFFERENT = 40  # of 255, by which a pixel may differ in a colour and still count as the same
 COMPARE = """async ([one, other, most]) => {
   const pixels = async (data) => {

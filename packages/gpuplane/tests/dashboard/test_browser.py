@@ -19,7 +19,7 @@ from packages.gpuplane.tests.dashboard.scene import ANSI, HTML, cluster, dashboa
 from tests.support import browser
 
 PICTURES = Path(__file__).resolve().parents[4] / "docs" / "pictures"
-PICTURED = ("first", "node", "pod", "cost")
+PICTURED = ("first", "node", "pod", "cost", "mine")
 TOLERANCE = 0.03  # of the pixels: ages go on, and fonts are drawn in other ways elsewhere
 
 
@@ -122,6 +122,12 @@ def test_the_page_of_costs_has_hours_and_says_what_is_missing(seen: dict[str, An
         "total",
         "GPU hours have no price",
     ):
+        assert words in text
+
+
+def test_the_page_of_a_namespace_has_what_runs_and_what_fits(seen: dict[str, Any]) -> None:
+    text = seen["tour"]["mine-1440"]["text"]
+    for words in ("Others: default", "ml/train-2-0", "gpu-h-02/0 whole", "idle for", "92.0 of 100%", "8 GPUs ×1"):
         assert words in text
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuplane.cli.use_reading import MeasuredUse
-from gpuplane.dashboard.answers import node_document, pod_use
+from gpuplane.dashboard.documents import node_document, pod_use
 from gpuplane.dashboard.snapshot import IDLERS, snapshot
 from gpuplane.dashboard.today import HeldToday, TodayReader
 from gpuplane.metering.use import GPUUse, PodUse

@@ -50,6 +50,7 @@ class PageAnswers(Protocol):
     async def node(self, name: str) -> dict[str, Any]: ...
     async def pod(self, namespace: str, name: str) -> dict[str, Any]: ...
     async def waiting(self) -> list[dict[str, Any]]: ...
+    async def mine(self, namespace: str) -> dict[str, Any]: ...
     async def cost(self, by: str, since: str) -> dict[str, Any]: ...
 
 
@@ -93,9 +94,13 @@ def application(board: Board, answers: PageAnswers, key: str, hosts: Iterable[st
         asked = request.query_params
         return await _answered(lambda: answers.cost(asked.get("by", "namespace"), asked.get("since", "30d")))
 
+    async def mine(request: Request) -> Response:
+        return await _answered(lambda: answers.mine(request.query_params.get("ns", "")))
+
     routes = [
         Route("/", page),
         Route("/cost", page),
+        Route("/mine", page),
         Route("/node/{name}", page),
         Route("/pod/{namespace}/{name}", page),
         Route("/page/{name}", file),
@@ -105,6 +110,7 @@ def application(board: Board, answers: PageAnswers, key: str, hosts: Iterable[st
         Route("/api/pod/{namespace}/{name}", pod),
         Route("/api/waiting", waiting),
         Route("/api/cost", cost),
+        Route("/api/mine", mine),
     ]
     return _Guard(Starlette(routes=routes), key, frozenset(hosts))
 

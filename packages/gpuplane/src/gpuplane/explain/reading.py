@@ -151,7 +151,7 @@ async def read_facts(client: Client, whole: str = "") -> ClusterFacts:
         listed(client, "/api/v1/nodes"),
         _gpunodes(client),
         _namespaces(client),
-        _quotas(client),
+        read_quotas(client),
     )
     return ClusterFacts(pods, nodes, gpunodes, namespaces, quotas, naming)
 
@@ -231,7 +231,7 @@ async def _namespaces(client: Client) -> dict[str, dict[str, str]]:
     return {one["metadata"]["name"]: one["metadata"].get("labels") or {} for one in found}
 
 
-async def _quotas(client: Client) -> tuple[QuotaSettings, dict[str, NamespaceQuota]]:
+async def read_quotas(client: Client) -> tuple[QuotaSettings, dict[str, NamespaceQuota]]:
     """Those in force as they stand; none where they cannot be read or parsed."""
     naming, quotas = QuotaSettings(), {}
     try:

@@ -2,6 +2,7 @@
 
 import { make, lasting, refreshAges } from "./elements.js";
 import { costPage } from "./cost.js";
+import { minePage } from "./mine.js";
 import { FirstPage } from "./first.js";
 import { Live } from "./live.js";
 import { nodePage } from "./node.js";
@@ -58,7 +59,7 @@ function route(moved) {
   if (moved) { main.focus({ preventScroll: true }); scrollTo(0, 0); }
 }
 
-const PAGES = { node: nodePage, pod: podPage, cost: costPage };
+const PAGES = { node: nodePage, pod: podPage, cost: costPage, mine: minePage };
 
 // Fetch what a page is about. Another address chosen meanwhile wins.
 async function read([kind, ...names], address) {

@@ -10,7 +10,7 @@ function number(value) {
   return String(Math.round(value * 100) / 100);
 }
 
-function size(name) {
+export function size(name) {
   if (name === "0.5") return "½ GPU";
   return /^\d+$/.test(name) ? count(Number(name), "GPU") : name;
 }
@@ -69,8 +69,7 @@ export function lines(text) {
   return text.split("\n").map((line, at) => [at ? make("br") : "", line]);
 }
 
-function waits(pod, explained) {
-  const found = explained.get(pod.pod);
+export function waits(pod, found) {
   const row = make("li", {}, podLink(pod.pod), " ", agoOf(pod.since), found?.asks ? `, ${found.asks}` : "");
   if (!found) return row;
   if (found.findings.length) row.append(make("p", { class: "soft" }, found.findings[0]));
@@ -148,7 +147,7 @@ export class FirstPage {
   queue({ waiting, totals }) {
     this.waiting.replaceChildren(make("h2", {}, "Waits", " ", make("small", {}, totals.waiting ? count(totals.waiting, "pod") : "")),
       this.trouble ? make("p", { class: "soft" }, `No reasons: ${this.trouble}`) : "",
-      waiting.length ? make("ul", { class: "pods" }, waiting.slice(0, 20).map((pod) => waits(pod, this.explained))) : make("p", { class: "soft" }, "No pod waits for GPUs."),
+      waiting.length ? make("ul", { class: "pods" }, waiting.slice(0, 20).map((pod) => waits(pod, this.explained.get(pod.pod)))) : make("p", { class: "soft" }, "No pod waits for GPUs."),
       totals.waiting > 20 ? make("p", { class: "soft" }, `and ${totals.waiting - Math.min(20, waiting.length)} more that wait less long`) : "");
     if (waiting.length && performance.now() - this.asked > FRESH) this.ask();
   }

@@ -3,7 +3,7 @@
 import { agoOf, cure, draw, make, nodePath, table } from "./elements.js";
 
 // One amount against its limit, as a bar and in words.
-function against(value, limit, words) {
+export function against(value, limit, words) {
   if (value === undefined) return make("span", { class: "soft" }, "not measured");
   const part = limit ? Math.min(1, value / limit) : 0;
   const bar = draw("svg", { class: "parts", role: "img", "aria-label": words },
