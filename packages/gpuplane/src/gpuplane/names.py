@@ -64,7 +64,8 @@ NVLINK_LABEL: Final = "nvidia.com/gpu.clique"  # on a node: the NVLink domain of
 # -- defragmentation: annotations of pods that may be evicted after a place for their replacement is reserved ----------
 MOVABLE_ANNOTATION: Final = "gpuplane.dev/movable"  # "true", by the pod's author: the scheduler may move it
 MOVE_ANNOTATION: Final = "gpuplane.dev/move"  # on a pod that is to be moved: where to, for what, until when, as JSON
-MOVED_ANNOTATION: Final = "gpuplane.dev/moved-at"  # on a replacement, written by its Binding: when its pod was evicted
+# On a replacement, written by its Binding: when the pods were evicted that it follows, in the last hour, with commas.
+MOVED_ANNOTATION: Final = "gpuplane.dev/moved-at"
 
 # -- queues --------------------------------------------------------------------------------------------------------
 KUEUE_QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"  # on a pod: the LocalQueue of Kueue that it belongs to

@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.api.upgrade import unix_time
-from gpuplane.scheduler.pods.movable import OF_ITS_NODE
+from gpuplane.scheduler.pods.movable import OF_ITS_NODE, move_times
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from kubekit.scheduling.preemption import Budget
 
@@ -58,8 +57,7 @@ def reason_to_stay(pod: ScheduledPod, budgets: Sequence[Budget], now: float, rul
         return ORDERED
     if pod.request and (pod.assignment is None or not pod.assignment.containers):
         return UNKNOWN_GPUS
-    moved = unix_time(pod.moved_at) if pod.moved_at else None
-    if moved is not None and now < moved + rules.cool_down_seconds:
+    if any(now < time + rules.cool_down_seconds for time in move_times(pod.moved_at)):
         return COOLS_DOWN
     covering = [one for one in budgets if covers(one, pod)]
     # NB: the API server evicts no pod that has two budgets.

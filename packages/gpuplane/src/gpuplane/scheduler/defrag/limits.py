@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 HOUR: Final = 3600.0
+EVICTION_SECONDS: Final = 30.0  # after which the API server gives an eviction up that has had no answer
 
 
 class MoveLimits(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class MoveBudget:
     def left(self, now: float) -> int:
         """Return how many moves may begin now, without those that have to wait for others to end."""
         # NB: a clock that was set back must not free the budget, so times ahead of it count too.
-        self._times = [time for time in self._times if time > now - HOUR]
+        self._times = [time for time in self._times if time > now - HOUR - EVICTION_SECONDS]
         return max(0, self._limits.per_hour - len(self._times))
 
     def may_begin(self, now: float) -> bool:
@@ -64,11 +65,18 @@ class MoveBudget:
         self._times.append(now)
         self.under_way += 1
 
-    def end(self, began: float, *, evicted: bool) -> None:
-        """Count a move as ended that began then; one whose pod was not evicted is no move of the hour."""
+    def sent(self, counted: float, now: float) -> float:
+        """Count a move from now on, since its eviction is sent now; return the new time of the move."""
+        if counted in self._times:
+            self._times.remove(counted)
+        self._times.append(now)
+        return now
+
+    def end(self, counted: float, *, evicted: bool) -> None:
+        """Count a move as ended that is counted at that time; one whose pod was not evicted is no move of the hour."""
         self.under_way -= 1
-        if not evicted and began in self._times:
-            self._times.remove(began)
+        if not evicted and counted in self._times:
+            self._times.remove(counted)
 
     def next_free(self, now: float) -> float:
         """Return in how many seconds the hour's budget has a move left; 0.0 for now."""
@@ -76,4 +84,4 @@ class MoveBudget:
             return 0.0
         if not self._limits.per_hour:
             return HOUR
-        return max(0.0, sorted(self._times)[-self._limits.per_hour] + HOUR - now)
+        return max(0.0, sorted(self._times)[-self._limits.per_hour] + HOUR + EVICTION_SECONDS - now)

@@ -21,14 +21,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.api.upgrade import unix_time
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.defrag.candidates import MoveRules, reason_to_stay
 from gpuplane.scheduler.defrag.holds import Holds, ReservedPlace, hold_for
-from gpuplane.scheduler.defrag.limits import HOUR, MoveBudget, MoveLimits
+from gpuplane.scheduler.defrag.limits import EVICTION_SECONDS, HOUR, MoveBudget, MoveLimits
 from gpuplane.scheduler.defrag.search import Move, MoveSearch
 from gpuplane.scheduler.pods.model import PodModel
-from gpuplane.scheduler.pods.movable import MoveOrder
+from gpuplane.scheduler.pods.movable import MoveOrder, move_times
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from kubekit.api.core import ObjectReference, Pod
 from kubekit.errors import KubekitError, Retryable
@@ -45,16 +46,20 @@ MOVED, NOT_MOVED = "Moved", "NotMoved"  # reasons of events
 
 
 class MoveUnderWay(msgspec.Struct):
-    """A move from its reservation to its end. Times are of the monotonic clock, `began` is Unix time."""
+    """A move from its reservation to its end. `deadline` is of the monotonic clock; `began`, and the time at which the
+    budget counts it, are Unix time.
+    """
 
     hold: ReservedPlace
     began: float
+    counted: float
     deadline: float
     room_for: str = ""  # namespace/name of the pod that waits for the room
     evicted_at: str = ""
     evicting: bool = False  # an eviction was sent, and may be carried out
     gone: bool = False
     bound: bool = False
+    recorded: bool = False  # the replacement has the annotation
     over: bool = False
 
     @property
@@ -104,6 +109,7 @@ class Mover:
         self._moves: dict[str, MoveUnderWay] = {}  # by the uid of the pod that is moved
         self._orders: dict[str, ScheduledPod] = {}  # by uid: pods to move when the budget allows it
         self._refused: set[tuple[str, MoveOrder]] = set()
+        self._unrecorded: list[MoveUnderWay] = []  # ended, and no pod says so yet
         self._running = False
         self._wake = asyncio.Event()
         cluster.pods.add_handler(self._changed)
@@ -114,8 +120,8 @@ class Mover:
         """Return whether a pod is being moved to make room for this one."""
         return any(move.room_for == info.key for move in self._moves.values())
 
-    def place(self, pod: ScheduledPod) -> tuple[ScheduledPod, str, str] | None:
-        """Return the pod with its reserved GPUs, its node, and when the pod was evicted that it replaces.
+    def place(self, pod: ScheduledPod) -> tuple[ScheduledPod, str] | None:
+        """Return the pod with its reserved GPUs, and its node.
 
         None if no place is reserved for it, or if it does not fit there yet. The caller reserves at once.
         """
@@ -123,10 +129,20 @@ class Mover:
         if hold is None or pod.info is None:
             return None
         given = self._holds.give(hold, pod, self._model.fair.refuses)
-        if given is None:
-            return None
-        move = self._moves[hold.move.pod.metadata.uid]
-        return given, hold.move.node, move.evicted_at or self._now_text()
+        return None if given is None else (given, hold.move.node)
+
+    def record(self, pod: ScheduledPod) -> dict[str, str]:
+        """Return the annotation that records a move, for the Binding of a pod that may be a replacement."""
+        now, hold = self.unix_now(), self._holds.of(pod)
+        move = self._moves.get(hold.move.pod.metadata.uid) if hold is not None else None
+        if move is None and pod.owner:
+            # Its place was given up before it came.
+            self._unrecorded = [one for one in self._unrecorded if one.counted > now - HOUR]
+            move = next((one for one in self._unrecorded if one.pod.owner == pod.owner), None)
+        if move is None or not move.evicting:
+            return {}
+        earlier = [text for text in move.pod.moved_at.split(",") if text and (unix_time(text) or 0.0) > now - HOUR]
+        return {names.MOVED_ANNOTATION: ",".join((*earlier, move.evicted_at or self._now_text()))}
 
     def not_placed(self, uid: str) -> None:
         """Hold the place again of a pod that was not bound to it."""
@@ -138,7 +154,7 @@ class Mover:
         """Learn the moves of the last hour, and follow orders; called once, when the cluster is known."""
         now = self.unix_now()
         pods = [pod for pod in self._cluster.pods.items() if isinstance(pod, ScheduledPod)]
-        times = [time for pod in pods if pod.moved_at and (time := unix_time(pod.moved_at)) is not None]
+        times = [time for pod in pods for time in move_times(pod.moved_at)]
         self.budget.recover([time for time in times if time > now - HOUR], now)
         self._running = True
         for pod in pods:
@@ -173,7 +189,7 @@ class Mover:
         except Retryable as error:
             return str(error)
         self.budget.begin(now)
-        begun = MoveUnderWay(hold, now, self._clock.now() + min(seconds, LONGEST_SECONDS))
+        begun = MoveUnderWay(hold, now, now, self._clock.now() + min(seconds, LONGEST_SECONDS))
         if leaves:
             begun.evicting, begun.evicted_at = True, self._now_text()
         self._moves[pod.metadata.uid] = begun
@@ -240,17 +256,20 @@ class Mover:
             "metadata": {"name": meta.name, "namespace": meta.namespace},
             "deleteOptions": {"preconditions": {"uid": meta.uid}},
         }
-        move.evicting = True
+        before, move.evicting = move.evicting, True
+        move.counted = self.budget.sent(move.counted, self.unix_now())
+        path = f"{Pod.RESOURCE.path(meta.namespace, meta.name)}/eviction"
         try:
-            await self._client.request("POST", f"{Pod.RESOURCE.path(meta.namespace, meta.name)}/eviction", None, body)
+            async with asyncio.timeout(EVICTION_SECONDS):
+                await self._client.request("POST", path, {"timeout": f"{EVICTION_SECONDS:g}s"}, body)
         except (NotFound, Conflict):
             return True  # it is gone, and its controller creates another one
         except TooManyRequests as error:
-            move.evicting = False
+            move.evicting = before  # an earlier one without an answer may still be carried out
             log.info("eviction refused pod=%s: %s", move.pod.shown, error)
             return False
-        except KubekitError as error:
-            log.warning("eviction failed pod=%s: %s", move.pod.shown, error)
+        except (KubekitError, TimeoutError) as error:
+            log.warning("eviction failed pod=%s: %s", move.pod.shown, error or "no answer")
             return False
         return True
 
@@ -263,7 +282,9 @@ class Mover:
         pod, node = move.pod, move.hold.move.node
         self._moves.pop(pod.metadata.uid, None)
         self._holds.end(move.hold)
-        self.budget.end(move.began, evicted=move.evicting)
+        self.budget.end(move.counted, evicted=move.evicting)
+        if move.evicting and not move.recorded:
+            self._unrecorded.append(move)
         if move.done:
             self.moved += 1
             log.info("moved pod=%s to=%s took=%.1fs", pod.shown, node, self.unix_now() - move.began)
@@ -302,7 +323,7 @@ class Mover:
             self._gone(old.metadata.uid)
         if new.spec.node_name:
             self._ordered(new)
-            if self._moves and (not isinstance(old, ScheduledPod) or not old.spec.node_name):
+            if (self._moves or self._unrecorded) and (not isinstance(old, ScheduledPod) or not old.spec.node_name):
                 self._bound(old, new)
 
     def _gone(self, uid: str) -> None:
@@ -314,12 +335,14 @@ class Mover:
 
     def _bound(self, old: Any, new: ScheduledPod) -> None:
         """Note that the replacement is bound: to its place, or elsewhere."""
+        if new.moved_at:
+            self._unrecorded = [one for one in self._unrecorded if one.pod.owner != new.owner]
         uid, owner = new.metadata.uid, old.owner if isinstance(old, ScheduledPod) else new.owner
         for move in self._moves.values():
             mine = move.hold.taken_by == uid
             elsewhere = not move.hold.taken_by and move.evicting and owner == move.pod.owner
             if not move.bound and (mine or elsewhere):
-                move.bound = True
+                move.bound, move.recorded = True, bool(new.moved_at)
                 self._wake.set()
                 return
 

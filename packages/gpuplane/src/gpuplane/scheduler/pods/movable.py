@@ -13,6 +13,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.nodeclaim import DO_NOT_DISRUPT, DO_NOT_EVICT
+from gpuplane.api.upgrade import unix_time
 from gpuplane.scheduler.pods.gang import is_of_gang
 from gpuplane.sharing.unsupported import unsupported
 from kubekit.api.core import Pod
@@ -62,6 +63,11 @@ def order_of(annotations: Mapping[str, str]) -> MoveOrder | None:
         return _decoder.decode(text)
     except msgspec.DecodeError:
         return None
+
+
+def move_times(text: str) -> list[float]:
+    """Return the times of the annotation of a replacement, in Unix seconds and in their order."""
+    return [time for one in text[:_LONGEST].split(",") if one and (time := unix_time(one)) is not None]
 
 
 def stays(pod: Pod, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ class ScheduledPod(CachedPod):
     bound with it, and `bound_at` is the time of its Binding.
 
     `owner` is the uid of its controller. Of a bound pod, `stays` says why it may not be moved (empty: it may), `order`
-    is the order to move it, and `moved_at` the time at which the pod was evicted that it replaces. A bound pod has a
+    is the order to move it, and `moved_at` the times at which pods were evicted that it follows. A bound pod has a
     `kind` only if it may be moved.
     """
 

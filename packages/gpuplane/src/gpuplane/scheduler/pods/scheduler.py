@@ -23,7 +23,6 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane import names
 from gpuplane.scheduler.binding import Binder
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.defrag.automatic import Defragmenter
@@ -226,10 +225,10 @@ class PodScheduler:
         if pod.gang is not None and not pod.trouble and self.gangs.schedule(entry, pod):
             self.counts.decided(time.perf_counter() - began)
             return False
-        marks: dict[str, str] = {}
+        marks = self.mover.record(pod)
         if (placed := self.mover.place(pod)) is not None:
-            pod, node, evicted_at = placed
-            decision, marks = Decision(node), {names.MOVED_ANNOTATION: evicted_at}
+            pod, node = placed
+            decision = Decision(node)
         else:
             decision = self.decide(pod)
         self.counts.decided(time.perf_counter() - began)
