@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import Enum
 from typing import Any, Final
@@ -46,11 +47,7 @@ def table(kind: Any) -> str:
 
 class FakeApi:
     def __init__(self) -> None:
-        self.objects: dict[str, dict[str, dict[str, Any]]] = {
-            name: {}
-            for name in ("pods", "nodes", "gpunodes", "configmaps", "namespaces", "poddisruptionbudgets", "gpuqueues")
-        }
-        self.objects |= {table: {} for table in POD_GROUPS.values()}
+        self.objects: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)  # by the table of the kind
         self.faults: list[Fault] = []
         self.blind = False
         self.late: list[Callable[[], None]] = []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from gpuplane.scheduler.pods.evict import Evictor
+from gpuplane.scheduler.pods.evict import AGAIN_SECONDS, Evictor
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from kubekit.kube import NotFound
 from kubekit.scheduling.podinfo import PodInfo
@@ -60,8 +61,12 @@ class Cluster:
 
     async def preempt(self, *victims: str) -> None:
         fake: Any = self
-        evictor = Evictor(fake, VirtualClock(), fake, fake)
-        await evictor.carry_out([(self.urgent, "n1")], [info(name, "n1") for name in victims], [])
+        clock = VirtualClock()
+        evictor = Evictor(fake, clock, fake, fake)
+        work = evictor.carry_out([(self.urgent, "n1")], [info(name, "n1") for name in victims], [])
+        task = asyncio.create_task(work)
+        await clock.advance(AGAIN_SECONDS)
+        assert task.done() and not task.exception()
 
 
 @pytest.mark.parametrize(

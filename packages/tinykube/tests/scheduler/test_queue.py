@@ -91,6 +91,16 @@ def test_a_woken_pod_backs_off_behind_others(world):
     assert queue.pop(0.2).pod.name == "p"
 
 
+def test_a_pod_that_waits_for_days_is_tried_on(world):
+    """After a thousand tries the backoff is still ten seconds."""
+    queue, now = Queue(), 0.0
+    queue.put(world.pod("p"), now)
+    for _ in range(1100):
+        fail(queue, ERROR, now=now)
+        now += 10.0
+    assert queue.pop(now) is not None
+
+
 def test_errors_sit_out_their_backoff_which_doubles(world):
     queue = Queue()
     queue.put(world.pod("p"), 0.0)

@@ -20,6 +20,7 @@ from kubekit.scheduling.podinfo import NodeFacts, PodInfo
 
 INITIAL_BACKOFF_S: Final = 1.0
 MAX_BACKOFF_S: Final = 10.0
+_MOST_DOUBLINGS: Final = 16  # of the backoff: a pod that waits for days is tried thousands of times
 FLUSH_AFTER_S: Final = 300.0
 EXTENDER: Final = "Extender"
 GPUS: Final = "GPUs"  # no GPU of the node has room
@@ -360,7 +361,7 @@ def _valid(item: Timed) -> bool:
 def _due(entry: QueueEntry) -> float:
     if not entry.attempts:
         return 0.0
-    backoff: float = min(INITIAL_BACKOFF_S * 2.0 ** (entry.attempts - 1), MAX_BACKOFF_S)
+    backoff: float = min(INITIAL_BACKOFF_S * 2.0 ** min(entry.attempts - 1, _MOST_DOUBLINGS), MAX_BACKOFF_S)
     return entry.failed + backoff
 
 

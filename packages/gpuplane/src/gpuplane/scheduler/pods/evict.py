@@ -29,6 +29,7 @@ from kubekit.scheduling.preemption import Budget, outbid
 from kubekit.scheduling.selectors import compile_selector
 
 log = logging.getLogger("gpuplane.scheduler")
+AGAIN_SECONDS: Final = 1.0
 MESSAGE: Final = f"{names.SCHEDULER_NAME}: preempting to accommodate a higher priority pod"
 
 
@@ -87,6 +88,9 @@ class Evictor:
                 await self._evict(victim, first, node)
         except KubekitError as error:
             log.warning("preemption failed pod=%s node=%s: %s", first.shown, node, error)
+            # NB: no room is made for the pods meanwhile, or a pod that has gone, which no watch has delivered, would be
+            # tried without a pause.
+            await self._clock.sleep(AGAIN_SECONDS)
             self._give_up(infos)
         finally:
             self._at_work.difference_update(info.uid for info in infos)

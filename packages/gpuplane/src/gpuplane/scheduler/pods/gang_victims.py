@@ -8,13 +8,15 @@ from gpuplane.scheduler.pods.gang import Gang
 from gpuplane.scheduler.pods.gang_groups import GangGroups
 from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers
 from kubekit.scheduling import preemption
+from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.podinfo import PodInfo
 
 
 class GangVictims:
     """Finds the pods that are evicted together."""
 
-    def __init__(self, members: GangMembers, groups: GangGroups) -> None:
+    def __init__(self, cache: SchedulerCache, members: GangMembers, groups: GangGroups) -> None:
+        self._cache = cache
         self._members = members
         self._groups = groups
 
@@ -58,8 +60,13 @@ class GangVictims:
         return found
 
     def _bound(self, key: GangKey) -> list[PodInfo]:
-        pods = self._members.of(key)
-        return [pod.info for pod in pods if pod.info is not None and pod.spec.node_name and not pod.info.terminating]
+        """Return the placed pods of the gang that do not leave."""
+        found = []
+        for pod in self._members.of(key):
+            info = self._cache.pods.get(pod.info.key) if pod.info is not None else None
+            if info is not None and info.uid == pod.metadata.uid and not info.terminating:
+                found.append(info)
+        return found
 
     def _minimum(self, key: GangKey, bound: int) -> int:
         """Return the number of pods below which the gang is useless; all of them for a gang whose size is unknown."""

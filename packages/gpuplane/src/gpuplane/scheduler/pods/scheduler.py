@@ -123,7 +123,7 @@ class PodScheduler:
             lambda key: self.gangs.group_changed(key),
             lambda source: self.gangs.kind_changed(source),
         )
-        gang_victims = GangVictims(self._members, self.groups)
+        gang_victims = GangVictims(self.model.cache, self._members, self.groups)
         self._preemption = GPUPreemption(self.model.cache, cluster, filtering, away, self.model.fair, gang_victims)
         placer = GangPlacer(self.model.cache, cluster, filtering, self._ranking)
         self.gangs = GangScheduler(
