@@ -26,7 +26,7 @@ from gpuplane.cli.top.text import top_lines
 from gpuplane.cli.top.view import SORTS, TopView, shown_rows
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.metering.use import GPUUse
-from packages.gpuplane.tests.cli.status_objects import gpunode, overview, share
+from packages.gpuplane.tests.cli.status_objects import gpunode, overview, share, with_own_uuids
 
 NODES, GPUS, ROUNDS = 1000, 8, 20
 
@@ -49,7 +49,7 @@ def main() -> None:
         for at in range(GPUS)
         if (number * at) % 3
     ]
-    seen = overview(nodes, pods, {node.metadata.name: GPUS for node in nodes})
+    seen = with_own_uuids(overview(nodes, pods, {node.metadata.name: GPUS for node in nodes}))
     uses = {
         gpu.uuid: GPUUse(node.name, gpu.index, float(gpu.index * 12), idle_seconds=400.0 * (gpu.index == 0))
         for node in seen.nodes

@@ -127,3 +127,13 @@ def without_headers(name: str, kernel: str = "6.8.0-71") -> GPUNode:
     }
     status = GPUNodeStatus(stages=stages, machine=Machine(os="ubuntu24.04", kernel=kernel))
     return GPUNode(metadata=ObjectMeta(name=name), status=msgspec.structs.replace(status, summary=summarize(status)))
+
+
+def with_own_uuids(seen: Overview) -> Overview:
+    """The overview with a UUID for each GPU that no other node's GPU has, as in a cluster; `gpunode` repeats them."""
+    nodes = []
+    for node in seen.nodes:
+        gpus = tuple(msgspec.structs.replace(gpu, uuid=f"{gpu.uuid}-{node.name}") for gpu in node.gpus)
+        sick = {f"{uuid}-{node.name}": why for uuid, why in node.sick.items()}
+        nodes.append(msgspec.structs.replace(node, gpus=gpus, sick=sick))
+    return msgspec.structs.replace(seen, nodes=tuple(nodes))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import NamedTuple
 
 from gpuplane import names
 from gpuplane.metering import GPUReading, Hold, Meter, MeterNames, NodeReading, PodContainer, families
 from kubekit.api.core import Pod
+from kubekit.errors import Retryable
 from kubekit.http_server import HttpAnswer, serving
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, exposition, series
 from tests.support.extender_world import World
 
 PORT = 9400
+TRIES = 20
 BETWEEN_SECONDS = 400  # on the meter, between two scrapes
 GIB = 1 << 30
 # Name, value of a GPU without work, and what full work adds.
@@ -82,10 +84,28 @@ class FakeExporter:
 
 
 @contextlib.asynccontextmanager
+async def served(exporter: FakeExporter) -> AsyncIterator[str]:
+    """Serve the exporter at an address of this machine that no other test has; yields the address.
+
+    NB: pods of embedded clusters have addresses from 127.64.0.0 on, and their Services from 127.128.0.0 on.
+    """
+    chosen = random.SystemRandom()
+    async with contextlib.AsyncExitStack() as stack:
+        for left in reversed(range(TRIES)):
+            address = f"127.{chosen.randint(2, 63)}.{chosen.randint(0, 255)}.{chosen.randint(2, 254)}"
+            try:
+                await stack.enter_async_context(serving({"/metrics": exporter.metrics}, address, PORT))
+            except Retryable:
+                if not left:
+                    raise
+            else:
+                break
+        yield address
+
+
+@contextlib.asynccontextmanager
 async def exporting(world: World, gpus: Mapping[tuple[str, int], Iterable[Holding]]) -> AsyncIterator[None]:
-    """The exporter as a pod of the operator's namespace, at an address of this process alone."""
-    number = os.getpid()
-    address = f"127.{1 + number % 250}.{number // 250 % 250}.{1 + number // 62500 % 250}"
+    """The exporter as a pod of the operator's namespace."""
     labels = {"app": "nvidia-dcgm-exporter"}
     pod = {
         "apiVersion": "v1",
@@ -93,7 +113,7 @@ async def exporting(world: World, gpus: Mapping[tuple[str, int], Iterable[Holdin
         "metadata": {"name": "nvidia-dcgm-exporter-x", "namespace": names.OPERATOR_NAMESPACE, "labels": labels},
         "spec": {"containers": [{"name": "c", "image": "i"}]},
     }
-    async with serving({"/metrics": FakeExporter(gpus).metrics}, address, PORT):
+    async with served(FakeExporter(gpus)) as address:
         await world.client.create(pod, resource=Pod.RESOURCE)
         status = {"status": {"phase": "Running", "podIP": address}}
         await world.client.patch(

@@ -14,7 +14,7 @@ from gpuplane.dashboard.snapshot import IDLERS, snapshot
 from gpuplane.dashboard.today import HeldToday, TodayReader
 from gpuplane.metering.use import GPUUse, PodUse
 from kubekit.kube import Forbidden
-from packages.gpuplane.tests.cli.status_objects import gpunode, overview, share
+from packages.gpuplane.tests.cli.status_objects import gpunode, overview, share, with_own_uuids
 from packages.gpuplane.tests.cli.test_cost import client
 
 SEEN = overview([gpunode("n1")], [share("tune", "n1", 30, 1, 0), share("train", "n1", 100, 20, 1)], {"n1": 2})
@@ -49,9 +49,10 @@ def test_a_gpu_in_mig_mode_beside_one_that_is_measured_is_unknown() -> None:
 def test_of_many_pods_that_use_nothing_those_that_hold_most_are_listed() -> None:
     nodes = [gpunode(f"n{number:02}") for number in range(IDLERS + 5)]
     pods = [share(f"p{number}", f"n{number:02}", 100 if number == 24 else 20, 1, 0) for number in range(IDLERS + 5)]
-    seen = overview(nodes, pods, {node.metadata.name: 2 for node in nodes})
+    seen = with_own_uuids(overview(nodes, pods, {node.metadata.name: 2 for node in nodes}))
     uses = {node.gpus[0].uuid: GPUUse(node.name, 0, busy_percent=0.0, idle_seconds=400) for node in seen.nodes}
     found = snapshot(seen, "prod", MeasuredUse(uses, "", "x"))
+    assert len(uses) == IDLERS + 5 == found["totals"]["idleGpus"]
     assert len(found["idlers"]) == IDLERS and found["idlers"][0]["pod"] == "ml/p24"
 
 

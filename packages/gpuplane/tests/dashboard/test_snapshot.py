@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 
 import msgspec
 
 from gpuplane.api.gpunode import StageName
 from gpuplane.cli.status_views import Overview, Pause, WaitingPod
+from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.merging import apply, patch
 from gpuplane.dashboard.snapshot import ENTRIES, NAMED, snapshot
-from packages.gpuplane.tests.cli.status_objects import gpunode, overview, pod, share, without_headers
+from gpuplane.metering.use import GPUUse
+from packages.gpuplane.tests.cli.status_objects import gpunode, overview, pod, share, with_own_uuids, without_headers
 
 COMPRESSED = 100_000  # bytes, the goal for 8,000 GPUs
 
@@ -81,13 +84,26 @@ def large() -> Overview:
         for at in range(8)
         if (number * at) % 3
     ]
-    return overview(nodes, pods, {f"gpu-node-{number:04}": 8 for number in range(1000)})
+    return with_own_uuids(overview(nodes, pods, {f"gpu-node-{number:04}": 8 for number in range(1000)}))
+
+
+def measured(seen: Overview) -> MeasuredUse:
+    """Every GPU with a use of its own, drawn at random from a seed."""
+    chosen = random.Random(1)
+    uses = {
+        gpu.uuid: GPUUse(node.name, gpu.index, 100 * chosen.random(), idle_seconds=chosen.choice((0.0, 0.0, 400.0)))
+        for node in seen.nodes
+        for gpu in node.gpus
+    }
+    return MeasuredUse(uses, "", "exporters")
 
 
 def test_eight_thousand_gpus_are_a_small_document_and_a_change_is_a_small_patch() -> None:
     seen = large()
-    old = snapshot(seen, "prod")
+    old = snapshot(seen, "prod", measured(seen))
+    assert old["totals"]["measured"] == 8000 == len(measured(seen).gpus)
     assert len(gzip.compress(json.dumps(old).encode(), 6)) < COMPRESSED
+    old = snapshot(seen, "prod")
     emptied = msgspec.structs.replace(seen.nodes[1], held_by=())
     new = snapshot(msgspec.structs.replace(seen, nodes=(seen.nodes[0], emptied, *seen.nodes[2:])), "prod")
     changes = patch(old, new)
