@@ -234,6 +234,8 @@ class FakeClient:
         return msgspec.convert(obj, kind, strict=False)
 
     async def request(self, method: str, path: str, params: Any = None, body: Any = None) -> bytes:
+        if method == "GET" and path.startswith("/apis/"):
+            raise NotFound("no such group")
         assert method == "POST" and path.endswith("/binding"), path
         space, name = path.split("/")[4], path.split("/")[6]
         await self.api.write(lambda: self.api.bind(f"{space}/{name}", body))

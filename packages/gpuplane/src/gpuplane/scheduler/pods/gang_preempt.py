@@ -113,11 +113,9 @@ class GangPreemption:
     def _units(self, infos: Sequence[PodInfo], least: PodInfo, own: Collection[str]) -> list[Unit]:
         if not self._fair and not any(priority < least.priority for priority in self._cache.priorities):
             return []
-        keys = {info.key for info in infos}
-        nominated = [other for other in self._cache.nominated_pods() if other.key not in keys] if self._fair else ()
         others = [info for info in infos if info is not least]
         there = preemption.least_important_last(pod for pod in self._cache.pods.values() if pod.uid not in own)
-        return self._gangs.units(self._fair.victims_for(least, nominated, others).together(there))
+        return self._gangs.units(self._fair.victims_for(least, others).together(there))
 
     def _enough(self, trial: _Trial, units: Sequence[Unit], budgets: Sequence[Budget]) -> list[Unit] | None:
         """Take units away until the gang fits; return those that are away, None where all do not suffice."""
@@ -175,7 +173,7 @@ class GangPreemption:
         self, gang: Gang, pods: Sequence[ScheduledPod], bound: Sequence[ScheduledPod], infos: Sequence[PodInfo]
     ) -> GangDecision:
         """Return the decision for the gang, as it would be made now."""
-        if self._fair.refuses(*infos):
+        if self._fair.refuses(*infos, plans=True):
             return GangDecision()
         return self._placer.place(gang, pods, bound)
 

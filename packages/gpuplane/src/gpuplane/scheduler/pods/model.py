@@ -57,7 +57,7 @@ class PodModel:
         wake: Callable[[], None],
     ) -> None:
         self.cache = SchedulerCache()
-        self.fair = FairQueues(cluster, clock, self._request_of)
+        self.fair = FairQueues(cluster, clock, self._request_of, self._promised)
         self.cache.counted = self.fair.counted
         self.queue = Queue(NamespaceTurns(), self.fair)
         self.changes = 0  # of nodes and quotas: what may change a decision and is not in the cache or the ledger
@@ -83,6 +83,14 @@ class PodModel:
     def _request_of(self, key: str) -> Request:
         found = self._cluster.pods.get(key)
         return found.request if isinstance(found, CachedPod) else Request()
+
+    def _promised(self) -> list[PodInfo]:
+        """Return the pods that wait on a node for others to leave."""
+        return [
+            info
+            for key, node in self._nominated.items()
+            if (state := self.cache.nodes.get(node)) is not None and (info := state.nominated.get(key)) is not None
+        ]
 
     def assume(self, info: PodInfo) -> None:
         """Count the pod on the node that it is about to be bound to."""
@@ -160,7 +168,7 @@ class PodModel:
         known = self.cache.pods.get(victim.key)
         if not self.fair or known is None or known.uid != victim.uid:
             return True  # no queue, or the victim is gone, which the deletion finds out
-        return bool(self.fair.victims_for(info, self.cache.nominated_pods()).together([known]))
+        return bool(self.fair.victims_for(info).together([known]))
 
     def leaves(self, victim: PodInfo) -> None:
         """Count a pod as terminating that was deleted just now: a watch may deliver that late."""
@@ -193,7 +201,7 @@ class PodModel:
         fair = self.fair
 
         def is_entitled(entry: QueueEntry) -> bool:
-            return not _OF_ONE_NODE.isdisjoint(entry.plugins) and fair.sums.is_entitled(
+            return not (_OF_ONE_NODE | {QUEUE_LIMIT}).isdisjoint(entry.plugins) and fair.sums.is_entitled(
                 fair.queue_of(entry.pod), fair.amounts(entry.pod)
             )
 

@@ -62,7 +62,7 @@ class GPUPreemption:
         info = pod.info
         if not pod.request and not self._fair and not self._gangs:
             return preemption.plan(info, self._cache, found, budgets)
-        victims = self._fair.victims_for(info, self._cache.nominated_pods() if self._fair else ())
+        victims = self._fair.victims_for(info)
         return preemption.plan(
             info,
             self._cache,
@@ -147,7 +147,7 @@ class GPUPreemption:
 
     def _fits(self, pod: ScheduledPod, node: ClusterNode) -> bool:
         assert pod.info is not None
-        if FilterCheck(pod.info, self._cache)(node) is not None or self._fair.refuses(pod.info):
+        if FilterCheck(pod.info, self._cache)(node) is not None or self._fair.refuses(pod.info, plans=True):
             return False
         return not pod.request or self._filtering.allows(pod, node.name)
 

@@ -97,7 +97,7 @@ class PodScheduler:
         self.storage = VolumeWatch(client, self.model, clock)
         self._volumes = VolumeBinder(client, self.model, clock, self.storage.on_change)
         self._reporter = Reporter(client, recorder, clock, self.model.pod)
-        self.queues = QueueWatch(client, recorder, clock, self.model)
+        self.queues = QueueWatch(client, recorder, clock, self.model, self.namespaces)
         self.budgets: Informer[RawBudget] = Informer(client, RawBudget, clock=clock)
         self._ranking = NodeRanking(self.model.cache, cluster, filtering)
         away = Preemption(cluster, filtering)

@@ -21,7 +21,7 @@ from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.queues.capacity import ClusterCapacity, gpu_memory_mib
 from gpuplane.scheduler.queues.history import Average, QueueHistory, after
 from gpuplane.scheduler.queues.shares import QueueSums, next_queue, plus, shown
-from gpuplane.scheduler.queues.tree import NOTHING, OUTSIDE, Amounts, QueueTree
+from gpuplane.scheduler.queues.tree import NOTHING, OUTSIDE, Amounts, Eviction, QueueTree
 from gpuplane.sharing import Request
 from kubekit.kube import Clock
 from kubekit.scheduling.podinfo import PodInfo
@@ -79,16 +79,19 @@ class QueueVictims:
             if known is None or not self._may_evict(left, other, known):
                 continue
             found.append(other)
-            if not known.leaves and known.queue != self._queue:
+            if not known.leaves and self._sums.tree.whole(known.queue) != self._sums.tree.whole(self._queue):
                 left = left.copy() if left is self._sums else left
                 left.add(known.queue, known.amounts, -1)
         return found[::-1]
 
     def _may_evict(self, left: QueueSums, other: PodInfo, known: CountedPod) -> bool:
-        lower = other.priority < self._pod.priority
-        if self._pod.priority >= SYSTEM_PRIORITY or known.queue in (self._queue, OUTSIDE):
+        lower, tree = other.priority < self._pod.priority, left.tree
+        if self._pod.priority >= SYSTEM_PRIORITY or known.queue == OUTSIDE:
             return lower
-        if other.priority >= SYSTEM_PRIORITY:
+        if tree.whole(known.queue) == tree.whole(self._queue):
+            return lower and tree.inside(self._queue) is not Eviction.NEVER
+        policy = tree.reclaim(self._queue)
+        if other.priority >= SYSTEM_PRIORITY or policy is Eviction.NEVER or (policy is Eviction.LOWER and not lower):
             return False
         mine, theirs = left.sides(self._queue, known.queue)
         if mine[-1] not in self._entitled:
@@ -101,9 +104,18 @@ class FairQueues:
 
     Args:
         request_of: the request for GPUs of a pod of the cluster, by namespace and name.
+        promised: the pods that wait for room that was made for them.
     """
 
-    def __init__(self, cluster: Cluster, clock: Clock, request_of: Callable[[str], Request]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        request_of: Callable[[str], Request],
+        promised: Callable[[], Sequence[PodInfo]],
+    ) -> None:
+        self._promised = promised
+        self.follows_kueue = False  # whether there are objects of Kueue
         self.tree = QueueTree()
         self.sums = QueueSums(self.tree)
         self.capacity = ClusterCapacity()
@@ -179,48 +191,54 @@ class FairQueues:
         memory = gpu_memory_mib(request, self.capacity.largest_gpu_mib(node)) if request else 0
         return info.requests.get("cpu", 0), info.requests.get("memory", 0), core, memory
 
-    def refuses(self, *pods: PodInfo) -> str:
-        """Return why pods of one queue have to wait, whatever is free; empty if they need not."""
+    def refuses(self, *pods: PodInfo, plans: bool = False) -> str:
+        """Return why pods of one queue have to wait, whatever is free; empty if they need not.
+
+        What is promised to other pods counts as held, but not for a pod that has a promise itself.
+
+        Args:
+            plans: whether room for the pod is only planned, so that it has no promise yet.
+        """
         if not self.tree or not pods or pods[0].priority >= SYSTEM_PRIORITY:
             return ""
         queue, amounts = self.queue_of(pods[0]), NOTHING
+        local_queue = pods[0].labels.get(names.KUEUE_QUEUE_LABEL, "")
+        if self.follows_kueue and local_queue and not self.tree.has_local_queue(pods[0].namespace, local_queue):
+            return f"LocalQueue {local_queue} of label {names.KUEUE_QUEUE_LABEL} does not exist"
         if stopped := self.tree.stopped(queue):
             return f"queue {queue}: {stopped}"
         for info in pods:
             amounts = plus(amounts, self.amounts(info))
-        found = self.sums.over_limit(queue, amounts)
+        sums = self.sums
+        if plans or all(other.uid != pods[0].uid for other in self._promised()):
+            sums = self._with_promises(*pods)
+        found = sums.over_limit(queue, amounts)
         if found is None:
             return ""
         name, at = found
         where = f"queue {name}" if name == queue else f"queue {queue} of {name}: {name}"
         limit = self.tree.limit(name)[at] or 0
         who = "this pod needs" if len(pods) == 1 else f"these {len(pods)} pods need"
-        return f"{where} {self.state(name, at)}, and {who} {shown(amounts[at], at)} of at most {shown(limit, at)}"
+        return f"{where} {_state(sums, name, at)}, and {who} {shown(amounts[at], at)} of at most {shown(limit, at)}"
 
-    def state(self, name: str, at: int) -> str:
-        """Return what a queue holds, what is guaranteed and what is borrowed of a resource, for people."""
-        guaranteed = self.tree.guaranteed(name)[at] or 0
-        return (
-            f"holds {shown(self.sums.held(name)[at], at)} ({shown(guaranteed, at)} guaranteed, "
-            f"{shown(self.sums.borrowed(name)[at], at)} borrowed)"
-        )
+    def _with_promises(self, *pods: PodInfo) -> QueueSums:
+        """Return what queues hold once the other pods that room was made for have it."""
+        sums, own = self.sums, {info.uid for info in pods}
+        for other in self._promised():
+            if other.uid not in own:
+                sums = sums.copy() if sums is self.sums else sums
+                sums.add(self.queue_of(other), self.amounts(other))
+        return sums
 
     # -- victims -----------------------------------------------------------------------------------------------------
 
-    def victims_for(
-        self, info: PodInfo, nominated: Iterable[PodInfo], together: Iterable[PodInfo] = ()
-    ) -> QueueVictims:
+    def victims_for(self, info: PodInfo, together: Sequence[PodInfo] = ()) -> QueueVictims:
         """Return which pods may be evicted for a pod.
 
         Args:
             together: other pods of its queue that are placed with it, or not at all.
-            nominated: pods that wait for room that was made for them; they count as if they had it.
         """
-        queue, promised, staying = self.queue_of(info), self.sums, self.sums
-        for other in nominated:
-            if other.uid != info.uid:
-                promised = promised.copy() if promised is self.sums else promised
-                promised.add(self.queue_of(other), self.amounts(other))
+        queue, promised, staying = self.queue_of(info), self._with_promises(info, *together), self.sums
         leaving = [pod for pod in self._pods.values() if pod.leaves]
         for pod in leaving:
             staying = staying.copy() if staying is self.sums else staying
@@ -233,7 +251,7 @@ class FairQueues:
 
     def reclaims(self, info: PodInfo, victim: PodInfo) -> str:
         """Return why a pod of another queue is evicted; empty where the priority is the reason."""
-        mine, theirs = self.queue_of(info), self.queue_of(victim)
+        mine, theirs = self.tree.whole(self.queue_of(info)), self.tree.whole(self.queue_of(victim))
         if not self.tree or mine == theirs or OUTSIDE in (mine, theirs) or info.priority >= SYSTEM_PRIORITY:
             return ""
         return f"queue {mine} takes back what is guaranteed to it and queue {theirs} has borrowed"
@@ -260,3 +278,12 @@ class FairQueues:
         """Note that a pod found no place: each other queue with pods to try comes before its queue's next pod."""
         if self.tree:
             self._passed_over[self.lane(info)] = self._tries + self._lanes - 1
+
+
+def _state(sums: QueueSums, name: str, at: int) -> str:
+    """Return what a queue holds, what is guaranteed and what is borrowed of a resource, for people."""
+    guaranteed = sums.tree.guaranteed(name)[at] or 0
+    return (
+        f"holds {shown(sums.held(name)[at], at)} ({shown(guaranteed, at)} guaranteed, "
+        f"{shown(sums.borrowed(name)[at], at)} borrowed)"
+    )

@@ -13,6 +13,7 @@ Invariants, whatever the objects say (what they say wrong is a finding):
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -35,10 +36,20 @@ class QueueMember(msgspec.Struct, frozen=True):
     local_queue: str = ""
 
 
+class Eviction(StrEnum):
+    """The pods that a pod may evict of those that its queue has a claim on."""
+
+    NEVER = "Never"
+    LOWER = "LowerPriority"
+    ANY = "Any"
+
+
 class FairQueue(msgspec.Struct, frozen=True):
     """A queue as its object declares it. `half_life_s`: None for that of the parent, 0 where history does not count.
 
-    `stopped` is why no pod of the queue may start; empty if pods may.
+    `stopped` is why no pod of the queue may start; empty if pods may. `inside` is about pods of the same queue,
+    `reclaim` about those of queues that borrow. `is_part`: the pods of all parts of its parent evict each other as
+    those of one queue, by the parent's rules.
     """
 
     name: str
@@ -49,6 +60,9 @@ class FairQueue(msgspec.Struct, frozen=True):
     members: tuple[QueueMember, ...] = ()
     half_life_s: float | None = None
     stopped: str = ""
+    inside: Eviction = Eviction.LOWER
+    reclaim: Eviction = Eviction.ANY
+    is_part: bool = False
 
 
 class QueueFinding(msgspec.Struct, frozen=True):
@@ -99,6 +113,22 @@ class QueueTree:
             if found is not None:
                 return found
         return self._of_member.get(QueueMember(namespace), OUTSIDE)
+
+    def has_local_queue(self, namespace: str, local_queue: str) -> bool:
+        return QueueMember(namespace, local_queue) in self._of_member
+
+    def whole(self, name: str) -> str:
+        """Return the queue in which the priority of pods decides: itself, or the queue that it is a part of."""
+        queue = self._queues.get(name)
+        return queue.parent if queue is not None and queue.is_part else name
+
+    def inside(self, name: str) -> Eviction:
+        queue = self._queues.get(self.whole(name))
+        return queue.inside if queue is not None else Eviction.LOWER
+
+    def reclaim(self, name: str) -> Eviction:
+        queue = self._queues.get(self.whole(name))
+        return queue.reclaim if queue is not None else Eviction.ANY
 
     def guaranteed(self, name: str) -> Bounds:
         return self._queues[name].guaranteed if name in self._queues else UNBOUNDED

@@ -19,9 +19,11 @@ import msgspec
 
 from gpuplane.api.gpuqueue import GPUQueue, GPUQueueStatus
 from gpuplane.scheduler.pods.model import PodModel
+from gpuplane.scheduler.queues.kueue_watch import KueueWatch
 from gpuplane.scheduler.queues.objects import average_of, fair_queue_of, written
 from gpuplane.scheduler.queues.shares import dominant_share
 from gpuplane.scheduler.queues.tree import FairQueue, QueueFinding, QueueTree
+from kubekit.api.core import Namespace, ObjectReference
 from kubekit.api.meta import to_dict
 from kubekit.errors import InvalidInput, KubekitError
 from kubekit.kube import Client, Clock, EventRecorder, Informer, NotFound
@@ -34,7 +36,14 @@ NOT_AS_WRITTEN: Final = "QueueNotAsWritten"
 class QueueWatch:
     """Feeds the queues of the scheduler's model."""
 
-    def __init__(self, client: Client, recorder: EventRecorder, clock: Clock, model: PodModel) -> None:
+    def __init__(
+        self,
+        client: Client,
+        recorder: EventRecorder,
+        clock: Clock,
+        model: PodModel,
+        namespaces: Informer[Namespace],
+    ) -> None:
         self.queues: Informer[GPUQueue] = Informer(client, GPUQueue, clock=clock, optional=True)
         self._client = client
         self._recorder = recorder
@@ -45,7 +54,9 @@ class QueueWatch:
         self._findings: set[QueueFinding] = set()
         self._reported: set[QueueFinding] = set()
         self._leads = False
+        self._objects: dict[str, tuple[str, str]] = {}  # of Kueue, by the name of the queue
         self.queues.add_handler(self._object_changed)
+        self._kueue = KueueWatch(client, clock, namespaces, self._changed.set)
 
     async def synced(self) -> None:
         """Return when the tree is that of the objects."""
@@ -55,7 +66,8 @@ class QueueWatch:
         """Follow the objects until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queues.run())
-            await self.queues.synced()
+            group.create_task(self._kueue.run())
+            await asyncio.gather(self.queues.synced(), self._kueue.synced())
             self._build()
             self._ready.set()
             while True:
@@ -91,6 +103,15 @@ class QueueWatch:
                 declared.append(fair_queue_of(queue))
             except InvalidInput as error:
                 findings.append(QueueFinding(queue.metadata.name, f"it does not count: {error}"))
+        theirs = self._kueue.read()
+        for queue_of_kueue in theirs.queues:
+            if self.queues.get(queue_of_kueue.name) is None:
+                declared.append(queue_of_kueue)
+            else:
+                findings.append(QueueFinding(queue_of_kueue.name, "it counts, and not Kueue's queue of the same name"))
+        findings += theirs.findings
+        self._objects = theirs.objects
+        self._model.fair.follows_kueue = bool(theirs.queues)
         tree = QueueTree(declared)
         findings += tree.findings
         self._findings = set(findings)
@@ -103,7 +124,10 @@ class QueueWatch:
         if not self._leads:
             return
         for finding in sorted(self._findings - self._reported, key=str):
-            if (about := self.queues.get(finding.queue)) is not None:
+            about: GPUQueue | ObjectReference | None = self.queues.get(finding.queue)
+            if about is None and finding.queue in self._objects:
+                about = self._kueue.about(*self._objects[finding.queue])
+            if about is not None:
                 self._recorder.event(about, "Warning", NOT_AS_WRITTEN, finding.message)
         self._reported = set(self._findings)
 
