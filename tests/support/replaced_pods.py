@@ -1,4 +1,7 @@
-"""A controller and a kubelet in miniature: evicted pods end, and others of the same shape take their places."""
+"""A controller and a kubelet in miniature: evicted pods end, and others of the same shape take their places.
+
+Without sets it is the kubelet alone, for a cluster whose controllers are real.
+"""
 
 from __future__ import annotations
 
@@ -116,8 +119,8 @@ class Workloads:
                 live[owner] += 1
             if pod.spec.node_name and pod.status.phase != "Running":
                 with contextlib.suppress(KubekitError):
-                    running = {"status": {"phase": "Running"}}
-                    await self._client.patch(Pod, meta.name, running, meta.namespace, subresource="status")
+                    running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+                    await self._client.patch(Pod, meta.name, running, meta.namespace, "strategic", "status")
         for owner, (count, template) in wanted.items():
             for _ in range(count - live[owner] if self.creates else 0):
                 await self._create(template)

@@ -15,7 +15,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,19 +49,26 @@ def free_port() -> int:
 # -- the cluster ---------------------------------------------------------------------------------------------------
 @contextlib.asynccontextmanager
 async def extending(
-    client: Client, kubeconfig: Path, port: int, *, pod_scheduler: bool = False, https: bool = False, pod: str = ""
+    client: Client,
+    kubeconfig: Path,
+    port: int,
+    *,
+    pod_scheduler: bool = False,
+    https: bool = False,
+    pod: str = "",
+    more: Sequence[str] = (),
 ) -> AsyncIterator[int]:
     """The extender's pid, running as a process with the account and the rights that the installation gives it.
 
     `pod_scheduler`: it also schedules the pods that name it. `https`: it answers callers with its certificate only.
-    `pod`: it has the token and the name of this pod, which is made if it is not there.
+    `pod`: it has the token and the name of this pod, which is made if it is not there. `more`: further flags.
     """
     for manifest in installation(pod_scheduler=pod_scheduler):
         if manifest["kind"] not in ("Deployment", "PodDisruptionBudget", "ClusterPolicy"):
             await apply(client, manifest)
     config = await _account_config(client, kubeconfig, pod)
     flags = [f"--scheduler-name={names.SCHEDULER_NAME}"] if pod_scheduler else []
-    flags += [] if https else ["--plain-http"]
+    flags += [*([] if https else ["--plain-http"]), *more]
     command = [sys.executable, "-m", "gpuplane", "run", "scheduler", "--port", str(port), "--kubeconfig", str(config)]
     environment = {**os.environ, **({"POD_NAME": pod} if pod else {})}
     process = await asyncio.create_subprocess_exec(*command, *flags, env=environment)
