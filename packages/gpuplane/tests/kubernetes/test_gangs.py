@@ -5,9 +5,10 @@ The pod scheduler runs as a process under its own account. It starts before the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -54,6 +55,40 @@ async def test_two_gangs_that_want_the_same_gpus(plane: ControlPlane) -> None:
         for source in (GangSource.ANNOTATIONS, GangSource.WORKLOAD_GROUP, GangSource.PLUGIN_GROUP):
             await _one_runs_and_the_other_waits(client, source)
         await _a_topology_of_kubernetes(client)
+
+
+async def test_a_gang_evicts_another_as_a_whole_through_a_kill(plane: ControlPlane) -> None:
+    """The scheduler is killed once the first victim has gone. Pods that run alone stay: they would not suffice."""
+    port = free_port()
+    high = [f"high-{at}" for at in range(SIZE)]
+    async with Client.connect(plane.kubeconfig) as client:
+        async with extending(client, plane.kubeconfig, port, pod_scheduler=True) as pid:
+            await add_nodes(client, 3, 4)
+            for name, value in (("low", 0), ("high", 1000)):
+                body = {"metadata": {"name": name}, "value": value}
+                await client.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", None, body)
+            await create_group(client, GangSource.WORKLOAD_GROUP, "high", SIZE)
+            for at in range(4):
+                await client.create(_pod(f"alone-{at}", "low"), resource=Pod.RESOURCE)
+            for at in range(SIZE):
+                pod = join_gang(_pod(f"low-{at}", "low"), GangSource.ANNOTATIONS, "low", SIZE)
+                await client.create(pod, resource=Pod.RESOURCE)
+            await until_objects(client, Pod, lambda pods: sum(bool(pod.spec.node_name) for pod in pods) == 12)
+            for name in high:
+                pod = join_gang(_pod(name, "high"), GangSource.WORKLOAD_GROUP, "high", SIZE)
+                await client.create(pod, resource=Pod.RESOURCE)
+            await until_objects(client, Pod, lambda pods: len(pods) < 12 + SIZE)
+            os.kill(pid, 9)
+        async with extending(client, plane.kubeconfig, port, pod_scheduler=True):
+            pods = await until_objects(
+                client, Pod, lambda pods: pods if len(pods) == 12 and all(pod.spec.node_name for pod in pods) else []
+            )
+            assert {pod.metadata.name for pod in pods} == {*high, *(f"alone-{at}" for at in range(4))}
+            assert await verdict(client) == []
+
+
+def _pod(name: str, priority: str) -> dict[str, Any]:
+    return ours(gpu_pod(name, (100, 0)), terminationGracePeriodSeconds=0, priorityClassName=priority)
 
 
 async def _one_runs_and_the_other_waits(client: Client, source: GangSource) -> None:
