@@ -8,6 +8,7 @@ bound. The rest is placed again; after the gang's time-out its bound pods are ev
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from gpuplane.scheduler.pods.gang import Gang, GangSource, round_text
 from gpuplane.scheduler.pods.gang_groups import GangGroups
 from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers, key_of
 from gpuplane.scheduler.pods.gang_placing import ROOM_CAUSES, GangDecision, GangPlace, GangPlacer, failed
-from gpuplane.scheduler.pods.gang_preempt import NO_VICTIMS, GangPreemption
+from gpuplane.scheduler.pods.gang_preempt import NO_VICTIMS, NOT_HELPFUL, GangPreemption
+from gpuplane.scheduler.pods.gang_rests import GangRests
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.pods.volume_binding import VolumeBinder
@@ -87,6 +89,7 @@ class GangScheduler:
         self._leads = False
         self._timers: dict[GangKey, Timer] = {}
         self._dissolving: set[GangKey] = set()
+        self._rests = GangRests(clock, self.group_changed)
 
     def schedule(self, entry: QueueEntry, pod: ScheduledPod) -> bool:
         """Place the pod and those that have to start with it, or refuse them; False for a pod to decide by itself."""
@@ -157,10 +160,17 @@ class GangScheduler:
         """Preempt pods of lower priority, if that gives the whole gang places; return what to report meanwhile."""
         if any(pod.info is not None and self._evictor.makes_room(pod.info) for pod in together):
             return decision
+        key = key_of(together[0])
+        assert key is not None
+        if rests := self._rests.message(key):
+            return _with_reason(decision, rests)
+        began = time.perf_counter()
         try:
             planned = self._preemption.plan(gang, together, bound, self._budgets())
         except KubekitError as error:
             return failed(error)
+        if planned.message == NOT_HELPFUL:
+            self._rests.begin(key, time.perf_counter() - began, planned.message)
         if planned.places:
             places = [(place.pod, place.node) for place in planned.places]
             self._withdraw(together, write=False)
@@ -171,9 +181,7 @@ class GangScheduler:
             return msgspec.structs.replace(decision, causes=decision.causes | ROOM_CAUSES)
         if planned.message != WAITING:
             self._withdraw(together)
-        if planned.message == NO_VICTIMS:
-            return decision
-        return msgspec.structs.replace(decision, message=f"{decision.message.rstrip('.')}. {planned.message}")
+        return decision if planned.message == NO_VICTIMS else _with_reason(decision, planned.message)
 
     def _withdraw(self, pods: Iterable[ScheduledPod], *, write: bool = True) -> None:
         """Keep room for the pods no longer; `write`: also in their status."""
@@ -226,6 +234,8 @@ class GangScheduler:
         keys = {key for pod in (old, new) if isinstance(pod, ScheduledPod) and (key := key_of(pod)) is not None}
         for key in keys:
             self._watch(key)
+            if not self.members.of(key):
+                self._rests.end(key)
             waiting = {pod.metadata.uid for pod in self.members.of(key) if not pod.spec.node_name}
             if waiting and (new is None or new.spec.node_name):
                 self._wake(waiting)
@@ -293,3 +303,9 @@ class GangScheduler:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._rests.close()
+
+
+def _with_reason(decision: GangDecision, why: str) -> GangDecision:
+    """Return the decision with the reason why preemption does not help."""
+    return msgspec.structs.replace(decision, message=f"{decision.message.rstrip('.')}. {why}")
