@@ -1,4 +1,4 @@
-"""A gang whose preemption took long to plan and helped nobody rests, and is woken if it was tried meanwhile."""
+"""A gang whose preemption took long to plan and did not help rests, and is woken if it was tried meanwhile."""
 
 from __future__ import annotations
 

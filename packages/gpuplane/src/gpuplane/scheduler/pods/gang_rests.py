@@ -1,4 +1,4 @@
-"""Gangs for which no preemption is planned for a while: the last plan took long and helped nobody.
+"""Gangs for which no preemption is planned for a while: the last plan took long and did not help.
 
 On thousands of nodes such a plan takes a second, and any pod that leaves wakes the gang. A gang rests for REST_FACTOR
 times as long as its plan took, so planning for it takes a twentieth of the scheduler's time at most. It is woken at the
@@ -41,13 +41,13 @@ class GangRests:
 
         Args:
             took: seconds that the plan took.
-            message: why it helped nobody.
+            message: why it did not help.
         """
         self.end(key)
         self._rests[key] = _Rest(self._clock.now() + REST_FACTOR * took, message)
 
     def message(self, key: GangKey) -> str:
-        """Return why the last plan helped nobody; empty for a gang that does not rest."""
+        """Return why the last plan did not help; empty for a gang that does not rest."""
         rest = self._rests.get(key)
         if rest is None:
             return ""
