@@ -242,6 +242,59 @@ answer(100 * count * 0.005 / (time.monotonic() - start))
     assert 35 < 100 * got["kernels"] < 53
 
 
+# A kernel of half a second, which a share of 10% pays for 4.5 s, and a host function that notes when it runs.
+PAYING = (
+    GRAPHS
+    + """
+long, seen = kernel(500_000), []
+notes, notes_as_callback = (
+    HOST(lambda data: seen.append(time.monotonic())),
+    ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)(lambda *data: seen.append(time.monotonic())),
+)
+def queue():
+    assert launch(long, stream) == 0
+    {call}
+"""
+)
+CALLS = {
+    "function": 'call("cuLaunchHostFunc", stream, notes, None)',
+    "callback": 'call("cuStreamAddCallback", stream, notes_as_callback, None, 0)',
+    "graph": """
+    graph = made_graph()
+    host_node(graph, notes, kernel_node(graph, function=long))
+    run(executable(graph))""",
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_what_comes_behind_a_host_function_waits_for_a_turn(machine: Any, kind: str) -> None:
+    took = machine.run(
+        PAYING.replace("{call}", CALLS[kind])
+        + """
+queue()
+assert launch(function, stream) == 0
+call("cuStreamSynchronize", stream)
+answer(time.monotonic() - seen[0])
+""",
+        machine.share("a", core=10),
+    )
+    assert took > 2
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_host_function_with_nothing_behind_it_waits_for_no_turn(machine: Any, kind: str) -> None:
+    took = machine.run(
+        PAYING.replace("{call}", CALLS[kind])
+        + """
+queue()
+call("cuStreamSynchronize", stream)
+answer(time.monotonic() - seen[0])
+""",
+        machine.share("a", core=10),
+    )
+    assert took < 2
+
+
 def test_kernels_beside_a_host_function_are_paid(machine: Any) -> None:
     """A graph whose kernels may run at the same time as its host function is waited for as a whole."""
     machine.run(

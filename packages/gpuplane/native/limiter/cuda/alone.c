@@ -121,7 +121,7 @@ static bool idle(int type)
 	return type == NODE_HOST || type == NODE_EMPTY;
 }
 
-bool hosts_alone(CUgraph graph, CUgraphNode *nodes, const int *types, size_t count, bool *alone)
+bool hosts_alone(CUgraph graph, CUgraphNode *nodes, const int *types, size_t count, enum place *places)
 {
 	struct order order = {.count = count};
 	size_t steps = 0;
@@ -130,14 +130,20 @@ bool hosts_alone(CUgraph graph, CUgraphNode *nodes, const int *types, size_t cou
 	order.first = calloc(count + 1, sizeof *order.first);
 	bool known = marks && order.place && order.first && read_edges(&order, graph, nodes) && sort(&order);
 	for (size_t i = 0; known && i < count; i++) {
-		alone[i] = false;
+		places[i] = BESIDE_WORK;
 		steps += types[i] == NODE_HOST || types[i] == NODE_GRAPH ? 2 * count + order.edge_count : 0;
 		if ((types[i] != NODE_HOST && types[i] != NODE_GRAPH) || steps > STEPS_MOST)
 			continue;
 		reach(&order, order.place[i], marks);
-		alone[i] = true;
-		for (size_t k = 0; k < count && alone[i]; k++)
-			alone[i] = idle(types[k]) || marks[order.place[k]];
+		places[i] = BEHIND_WORK;
+		for (size_t k = 0; k < count && places[i] != BESIDE_WORK; k++) {
+			if (k == i || idle(types[k]))
+				continue;
+			if (!marks[order.place[k]])
+				places[i] = BESIDE_WORK;
+			else if (order.place[k] > order.place[i])
+				places[i] = AMONG_WORK;
+		}
 	}
 	free(marks);
 	free(order.edges);

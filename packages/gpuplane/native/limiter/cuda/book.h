@@ -11,6 +11,7 @@
 struct hold {
 	CUevent before, after;
 	struct hosts *hosts; /* of the graph; else NULL */
+	void *called;        /* a host function, as calls.c knows it; else NULL */
 	struct hold *next;
 };
 

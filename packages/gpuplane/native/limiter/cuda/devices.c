@@ -1,5 +1,6 @@
 /* Initialization, which CUDA device is which GPU of the limits, and what devices say of their memory. */
 #include "gate.h"
+#include "hosts.h"
 
 #include <string.h>
 
@@ -22,6 +23,7 @@ static void forked(void)
 	streams_forget();
 	captures_forget();
 	waits_forget();
+	hosts_forget();
 }
 
 static void learn_devices(void)

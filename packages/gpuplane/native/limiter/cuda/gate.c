@@ -204,6 +204,7 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 			wait_turn(gate, false);
 	}
 	__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
+	ADD(gate->passed, 1);
 	if (graph) {
 		gate->launching++;
 		gate_inside = gate;
@@ -277,6 +278,11 @@ void gate_end_graph(void)
 	pthread_mutex_unlock(&gate->lock);
 }
 
+uint64_t gate_passed(int gpu)
+{
+	return LOAD(gates[gpu].passed);
+}
+
 void gate_pause(int gpu)
 {
 	if (gpu >= 0)
@@ -286,9 +292,9 @@ void gate_pause(int gpu)
 /* It does not wait for the end of a turn, which may wait for functions behind this one in the driver's thread. So it goes on in
    a turn that is about to end, which then ends later; and where work runs without a turn, since that may be such a function's
    graph: that time is paid for later. */
-void gate_resume(int gpu, unsigned *inside)
+void gate_resume(int gpu, bool work, unsigned *inside)
 {
-	if (gpu < 0) {
+	if (gpu < 0 || !work) {
 		ADD(*inside, -1);
 		return;
 	}

@@ -44,7 +44,8 @@ struct gate {
 	bool parked;  /* work is held back in streams, and may run at any time, */
 	bool loose;   /* or runs without a turn */
 	bool resumed; /* a graph goes on since the drain began */
-	uint64_t paused_at; /* when the last host function of a graph began */
+	uint64_t paused_at; /* when the last host function began */
+	uint64_t passed;    /* launches that came this way, which are all of them while a wait is open */
 	unsigned waiting;   /* threads that wait for a turn */
 	unsigned launching; /* threads that are in the launch of a graph */
 	struct turn turn;
@@ -136,10 +137,12 @@ static inline void gate_launched(CUstream stream)
 /* Around the launch of a graph. It is many kernels, which the driver may take long to queue: a turn does not end in it. */
 bool gate_begin_graph(CUstream stream, CUgraphExec exec);
 void gate_end_graph(void);
-/* A host function of a graph begins. */
+/* A host function begins. */
 void gate_pause(int gpu);
-/* At its end: waits for a turn for what comes behind it, then counts it down in *inside. */
-void gate_resume(int gpu, unsigned *inside);
+/* At its end: waits for a turn if there is work behind it, then counts it down in *inside. */
+void gate_resume(int gpu, bool work, unsigned *inside);
+/* A number that each launch on the GPU changes while a wait is open. */
+uint64_t gate_passed(int gpu);
 
 void gate_setup(int devices);        /* at cuInit */
 void gate_wait_whole(void);          /* a capture is about to begin: a wait for whole contexts would spoil it */

@@ -153,7 +153,7 @@ static CUresult launch(launch_function *real, CUgraphExec exec, CUstream stream,
 		gate_end_graph();
 	}
 	if (hold)
-		holds_end_graph(&opening, result);
+		holds_close(&opening, result);
 	else if (hosts && result == CUDA_SUCCESS && !(captures_hold(meant) && hosts_clear(meant)))
 		hosts_pin(hosts);
 	if (allocates) {

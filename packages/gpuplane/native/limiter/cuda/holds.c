@@ -25,6 +25,7 @@ static void discard(const struct opening *opening)
 		REAL(cuEventDestroy_v2)(opening->hold->after);
 	if (opening->hold->hosts)
 		hosts_finished(opening->hold->hosts);
+	free(opening->hold->called);
 	free(opening->hold);
 	ADD(waits_open, -1);
 	captures_close(1);
@@ -64,7 +65,7 @@ static bool begin(const struct opening *opening)
 	return false;
 }
 
-static bool open_hold(struct opening *opening, CUstream stream)
+bool holds_open(struct opening *opening, CUstream stream)
 {
 	return prepare(opening, stream, false) && begin(opening);
 }
@@ -83,12 +84,19 @@ bool holds_begin_graph(struct opening *opening, struct hosts *hosts)
 	return true;
 }
 
-static CUresult close_hold(const struct opening *opening, CUresult result)
+/* What the driver will call, while nothing says when it has. */
+static void leave_alive(const struct opening *opening)
 {
-	struct hosts *hosts = opening->hold->hosts;
+	if (opening->hold->hosts)
+		hosts_pin(opening->hold->hosts);
+	opening->hold->called = NULL;
+}
+
+CUresult holds_close(const struct opening *opening, CUresult result)
+{
 	if (result != CUDA_SUCCESS || REAL(cuEventRecord)(opening->hold->after, opening->stream) != CUDA_SUCCESS) {
-		if (hosts && result == CUDA_SUCCESS)
-			hosts_pin(hosts);
+		if (result == CUDA_SUCCESS)
+			leave_alive(opening);
 		discard(opening);
 		return result;
 	}
@@ -100,18 +108,13 @@ static CUresult close_hold(const struct opening *opening, CUresult result)
 	if (at)
 		*at = opening->hold;
 	pthread_mutex_unlock(&book_guard);
-	if (!at && hosts)
-		hosts_pin(hosts);
+	if (!at)
+		leave_alive(opening);
 	if (at)
 		leave(opening);
 	else
 		discard(opening);
 	return result;
-}
-
-void holds_end_graph(const struct opening *opening, CUresult result)
-{
-	close_hold(opening, result);
 }
 
 /* Events of other processes. A place is never freed, since a handle that is used again costs two events at most. */
@@ -188,17 +191,14 @@ EXPORT CUresult cuIpcOpenEventHandle(CUevent *event, struct ipc_handle handle)
 	{                                                                                                               \
 		struct opening opening;                                                                                 \
 		NEED_REAL(symbol);                                                                                      \
-		if (!(outside) || !open_hold(&opening, streams_meant(stream, per_thread)))                              \
+		if (!(outside) || !holds_open(&opening, streams_meant(stream, per_thread)))                              \
 			return REAL(symbol) arguments;                                                                  \
-		return close_hold(&opening, REAL(symbol) arguments);                                                    \
+		return holds_close(&opening, REAL(symbol) arguments);                                                    \
 	}
 #define WAITS(symbol, outside, parameters, arguments)                                                                  \
 	WAIT(symbol, false, outside, parameters, arguments)                                                             \
 	WAIT(symbol##_ptsz, true, outside, parameters, arguments)
 #define VALUE(type) (CUstream stream, CUdeviceptr address, type value, unsigned flags)
-WAITS(cuLaunchHostFunc, true, (CUstream stream, void (*function)(void *), void *data), (stream, function, data))
-WAITS(cuStreamAddCallback, true, (CUstream stream, void (*callback)(CUstream, CUresult, void *), void *data, unsigned flags),
-      (stream, callback, data, flags))
 WAITS(cuStreamWaitEvent, may_be_outside(event), (CUstream stream, CUevent event, unsigned flags), (stream, event, flags))
 WAITS(cuStreamWaitValue32, true, VALUE(uint32_t), (stream, address, value, flags))
 WAITS(cuStreamWaitValue32_v2, true, VALUE(uint32_t), (stream, address, value, flags))

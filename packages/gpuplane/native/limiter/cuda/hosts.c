@@ -9,6 +9,7 @@ struct host {
 	CUgraphNode node; /* where it was put; NULL: nowhere */
 	CUgraphNode top;  /* the same, or the child graph that it is in; NULL: of another graph than the first */
 	struct host_parameters own;
+	bool last;      /* nothing that uses a GPU comes behind it in its graph */
 	uint64_t until; /* once replaced: the last launch that may call it */
 	struct host *next;
 };
@@ -16,6 +17,7 @@ struct host {
 struct hosts {
 	unsigned inside;
 	int gpu; /* of the last launch; -1: not known */
+	uint64_t passed; /* launches on that GPU until then */
 	unsigned references; /* the executable graph, and those of its launches that may not be over */
 	uint64_t launched, finished;
 	struct host *used, *replaced;
@@ -29,10 +31,11 @@ static void run(void *data)
 {
 	const struct host *host = data;
 	struct hosts *hosts = host->hosts;
-	gate_pause(LOAD(hosts->gpu));
+	int gpu = LOAD(hosts->gpu);
+	gate_pause(gpu);
 	ADD(hosts->inside, 1);
 	host->own.function(host->own.data);
-	gate_resume(LOAD(hosts->gpu), &hosts->inside);
+	gate_resume(gpu, !host->last || gpu < 0 || gate_passed(gpu) != LOAD(hosts->passed), &hosts->inside);
 	/* NB: From here on the launch may be over, and the memory gone. */
 }
 
@@ -69,17 +72,17 @@ static bool put(CUgraphNode node, void (*function)(void *), void *data)
 	return REAL(cuGraphHostNodeSetParams)(node, &parameters) == CUDA_SUCCESS;
 }
 
-static struct host *make(struct hosts *hosts, CUgraphNode node, CUgraphNode top, struct host_parameters own)
+static struct host *make(struct hosts *hosts, CUgraphNode node, CUgraphNode top, struct host_parameters own, bool last)
 {
 	struct host *host = malloc(sizeof *host);
 	if (own.function == run) /* in a graph that could not be cleared */
 		own = ((const struct host *)own.data)->own;
 	if (host)
-		*host = (struct host){.hosts = hosts, .node = node, .top = top, .own = own};
+		*host = (struct host){.hosts = hosts, .node = node, .top = top, .own = own, .last = last};
 	return host;
 }
 
-static void wrap(struct hosts *hosts, CUgraph graph, CUgraphNode top, int depth, struct host **list)
+static void wrap(struct hosts *hosts, CUgraph graph, CUgraphNode top, bool last, int depth, struct host **list)
 {
 	CUgraphNode *nodes;
 	int *types;
@@ -88,18 +91,19 @@ static void wrap(struct hosts *hosts, CUgraph graph, CUgraphNode top, int depth,
 	size_t count = hosts_nodes(graph, &nodes, &types), candidates = 0;
 	for (size_t i = 0; i < count; i++)
 		candidates += types[i] == NODE_HOST || types[i] == NODE_GRAPH;
-	bool *alone = candidates ? calloc(count, sizeof *alone) : NULL;
+	enum place *alone = candidates ? calloc(count, sizeof *alone) : NULL;
 	bool known = alone && hosts_alone(graph, nodes, types, count, alone);
 	for (size_t i = 0; known && i < count; i++) {
 		struct host_parameters own;
 		CUgraph child;
 		struct host *host = NULL;
-		if (!alone[i])
+		if (alone[i] == BESIDE_WORK)
 			continue;
+		bool end = last && alone[i] == BEHIND_WORK;
 		if (types[i] == NODE_GRAPH && child_of(nodes[i], &child))
-			wrap(hosts, child, top ? top : nodes[i], depth - 1, list);
+			wrap(hosts, child, top ? top : nodes[i], end, depth - 1, list);
 		else if (types[i] == NODE_HOST && REAL(cuGraphHostNodeGetParams)(nodes[i], &own) == CUDA_SUCCESS)
-			host = make(hosts, nodes[i], top ? top : nodes[i], own);
+			host = make(hosts, nodes[i], top ? top : nodes[i], own, end);
 		if (host && put(nodes[i], run, host)) {
 			host->next = *list;
 			*list = host;
@@ -140,7 +144,7 @@ struct host *hosts_wrap(struct hosts *hosts, CUgraph graph)
 {
 	struct host *list = NULL;
 	if (hosts && HAS(cuGraphGetEdges) && HAS(cuGraphHostNodeGetParams) && HAS(cuGraphHostNodeSetParams))
-		wrap(hosts, graph, NULL, GRAPH_DEPTH, &list);
+		wrap(hosts, graph, NULL, true, GRAPH_DEPTH, &list);
 	return list;
 }
 
@@ -185,7 +189,7 @@ bool hosts_has(struct hosts *hosts, CUgraphNode node)
 
 struct host *hosts_set(struct hosts *hosts, CUgraphNode node, struct host_parameters *parameters)
 {
-	struct host *host = hosts_has(hosts, node) ? make(hosts, NULL, node, *parameters) : NULL;
+	struct host *host = hosts_has(hosts, node) ? make(hosts, NULL, node, *parameters, false) : NULL;
 	if (host)
 		*parameters = (struct host_parameters){run, host};
 	return host;
@@ -273,6 +277,7 @@ void hosts_launched(struct hosts *hosts, int gpu)
 {
 	pthread_mutex_lock(&guard);
 	STORE(hosts->gpu, gpu);
+	STORE(hosts->passed, gate_passed(gpu));
 	hosts->launched++;
 	hosts->references++;
 	pthread_mutex_unlock(&guard);
@@ -304,4 +309,10 @@ void hosts_destroyed(struct hosts *hosts)
 	pthread_mutex_unlock(&guard);
 	if (last)
 		drop_all(hosts);
+}
+
+void hosts_forget(void)
+{
+	static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+	guard = fresh;
 }

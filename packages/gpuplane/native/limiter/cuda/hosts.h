@@ -26,8 +26,9 @@ struct host;  /* one function, and those behind it in a list */
 
 /* The nodes of a graph, and their types; the caller frees both. Returns how many; 0: none, or no memory. */
 size_t hosts_nodes(CUgraph graph, CUgraphNode **nodes, int **types);
-/* alone.c: which of the host functions and child graphs run alone. False: nothing is known. */
-bool hosts_alone(CUgraph graph, CUgraphNode *nodes, const int *types, size_t count, bool *alone);
+/* alone.c: where the host functions and child graphs are among the nodes that use a GPU. False: nothing is known. */
+enum place { BESIDE_WORK, AMONG_WORK, BEHIND_WORK }; /* what is among it or behind all of it runs alone */
+bool hosts_alone(CUgraph graph, CUgraphNode *nodes, const int *types, size_t count, enum place *places);
 
 /* Around the instantiation of a graph. NULL: it has no host functions that run alone. */
 struct hosts *hosts_begin(CUgraph graph);
@@ -47,5 +48,6 @@ void hosts_finished(struct hosts *hosts); /* a launch is over, or failed */
 void hosts_destroyed(struct hosts *hosts); /* the executable graph is */
 void hosts_pin(struct hosts *hosts);      /* a launch of which it will not be known when it is over */
 bool hosts_inside(const struct hosts *hosts); /* whether one of them runs, or waits for a turn at its end */
+void hosts_forget(void); /* in a forked child */
 
 #endif

@@ -9,8 +9,8 @@
  *   (hosts.h).
  * - While a hold is open, launches are marked as in a capture (streams.h), so that the end of a turn waits for marks, of each
  *   stream as far as it runs. A wait for a whole context would wait for the hold.
- * - What runs after the turn has ended is seen by the drainer (keeper.c), which takes a turn for it and pays for the time
- *   before.
+ * - What runs after the turn has ended waits for a turn in the host function before it (calls.c, hosts.c). Behind other waits it is
+ *   seen by the drainer (keeper.c), which takes a turn for it and pays for the time before.
  * - A wait for an event is a hold only where the event may depend on others: it is of another process, several GPUs are in
  *   use, or another hold is open. Events that only this GPU's own work reaches are waited for as before.
  *
@@ -49,6 +49,7 @@ static void take_first(struct stream *stream, bool destroy)
 	}
 	if (hold->hosts)
 		hosts_finished(hold->hosts);
+	free(hold->called);
 	free(hold);
 	ADD(waits_open, -1);
 	ADD(over, 1);
