@@ -97,9 +97,9 @@ def main() -> None:
     show("  p99", percentile(took, 0.99), "ms", goal=5.0, peer="all nodes x all pods: gpu-admission")
     show("a reservation and its end, p99", percentile(reserved, 0.99), "ms", goal=1.0)
     new = Request((Ask("main", 33, 33 * MEMORY // 100),))
-    began = time.perf_counter()
+    began = time.process_time()
     ranking.best(new)
-    show("the first request of a new kind", (time.perf_counter() - began) * 1000, "ms")
+    show("the first request of a new kind, CPU", (time.process_time() - began) * 1000, "ms", goal=20.0)
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     show(f"memory of {len(pods):,} pods and {options.nodes:,} nodes", memory, "MiB", goal=300.0)
     wrong = violations(ledger)

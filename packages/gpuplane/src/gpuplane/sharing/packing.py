@@ -20,6 +20,7 @@ import msgspec
 from gpuplane.sharing.assignment import Assignment
 from gpuplane.sharing.ledger import Ledger
 from gpuplane.sharing.node import LedgerGPU
+from gpuplane.sharing.placement.alike import AlikeNodes
 from gpuplane.sharing.placement.fragmentation import FragmentationPolicy
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.ranking import Ranking
@@ -149,6 +150,7 @@ class PolicyPlacer:
             for job in jobs:
                 self._mix.seen(self.request(job))
         self._policy = policy
+        self._alike = AlikeNodes(self.ledger, [node.name for node in self.ledger.nodes()])
         self._ranking = self._learn()
 
     def request(self, job: Job) -> Request:
@@ -179,9 +181,8 @@ class PolicyPlacer:
         self.ledger.release(key)
 
     def _learn(self) -> Ranking:
-        nodes = list(self.ledger.nodes())
-        policy = policy_named(self._policy, self._mix, [node.gpus for node in nodes], MILLI)
-        return Ranking(self.ledger, [node.name for node in nodes], policy)
+        policy = policy_named(self._policy, self._mix, [node.gpus for node in self.ledger.nodes()], MILLI)
+        return Ranking(self.ledger, self._alike, policy)
 
 
 class Experiment:

@@ -1,7 +1,8 @@
 """The best node for a request, among thousands, in a fraction of a millisecond.
 
 Between two pods that ask the same, few nodes change; so what was found for a request is kept, and only the nodes that
-the ledger's journal names since then are looked at again. Nodes in the same state are looked at once.
+the ledger's journal names since then are looked at again. For a request that is new, nodes in the same state are looked
+at once (`alike`).
 
 Invariant: the answer equals that of evaluating every node again; of equally good nodes the first in order.
 """
@@ -15,6 +16,8 @@ from typing import Final
 import msgspec
 
 from gpuplane.sharing.ledger import Ledger
+from gpuplane.sharing.node import NodeState
+from gpuplane.sharing.placement.alike import AlikeNodes
 from gpuplane.sharing.placement.fit import place, rate
 from gpuplane.sharing.placement.policy import Placement, Policy
 from gpuplane.sharing.request import Request, kind_of
@@ -29,17 +32,23 @@ class _Known(msgspec.Struct):
 
 
 class Ranking:
-    """Ranks `nodes`, all of which the ledger knows, by one policy."""
+    """Ranks nodes by one policy."""
 
-    def __init__(self, ledger: Ledger, nodes: Iterable[str], policy: Policy) -> None:
+    def __init__(self, ledger: Ledger, nodes: Iterable[str] | AlikeNodes, policy: Policy) -> None:
+        """
+        Args:
+            nodes: their names, all of which the ledger knows; or the groups of another ranking of the same nodes.
+        """
         self._ledger = ledger
-        self._names = list(nodes)
-        self._position = {name: at for at, name in enumerate(self._names)}
+        self._alike = nodes if isinstance(nodes, AlikeNodes) else AlikeNodes(ledger, nodes)
+        self._names = self._alike.names
+        self._position = self._alike.position
         self._policy = policy
         self._known: OrderedDict[Request, _Known] = OrderedDict()
 
     def best(self, request: Request) -> Placement | None:
         """Return the best node for the pod; None where it fits nowhere."""
+        self._alike.numbers()  # so that a request that is new finds little to do
         values = self._values(kind_of(request))
         most = max(values, default=_NEVER)
         if most == _NEVER:
@@ -68,9 +77,15 @@ class Ranking:
         return known.values
 
     def _all(self, request: Request) -> list[float]:
-        return [self._value(name, request) for name in self._names]
+        if request.uuids or request.not_uuids:
+            return [self._value(name, request) for name in self._names]
+        numbers = self._alike.numbers()
+        values = {number: self._rated(self._alike.state(number), request) for number in set(numbers)}
+        return [values[number] for number in numbers]
 
     def _value(self, name: str, request: Request) -> float:
-        state = self._ledger.node(name)
+        return self._rated(self._ledger.node(name), request)
+
+    def _rated(self, state: NodeState | None, request: Request) -> float:
         rated = None if state is None else rate(state, request, self._policy)
         return _NEVER if rated is None else rated[1]
