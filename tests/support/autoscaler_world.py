@@ -28,6 +28,8 @@ from tests.support.registry_client import RegistryClient
 from tests.support.virtual_time import VirtualClock, settle
 from tinykube.apiserver.extensions import install
 from tinykube.apiserver.registry import Registry
+from tinykube.apiserver.subresources import bind
+from tinykube.apiserver.writes import WriteOptions
 
 NOW = 1_795_000_000.0
 CLAIMS, PROVISIONERS = ("karpenter.sh", "nodeclaims"), ("karpenter.sh", "provisioners")
@@ -182,9 +184,12 @@ class AutoscalerWorld:
                         requested[resource] = requested.get(resource, 0) + amount
                 fits = filters.check_resources(info, facts.allocatable, requested, len(there), frozenset()) is None
                 if fits and admits_pod(info, facts) and not facts.unschedulable:
-                    patch = {"spec": {"nodeName": facts.name}}
-                    await self.registry.patch("pods", "default", pod["metadata"]["name"], patch, "merge")
+                    await self.bind(pod["metadata"]["name"], facts.name)
                     break
+
+    async def bind(self, pod: str, node: str) -> None:
+        """Bind a pod, as a scheduler does; no update may set a pod's node."""
+        await bind(self.registry, "default", pod, {"target": {"kind": "Node", "name": node}}, WriteOptions())
 
     # -- time ------------------------------------------------------------------------------------------------------
 

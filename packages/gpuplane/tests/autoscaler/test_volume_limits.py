@@ -283,8 +283,7 @@ class CountedVolumes(AutoscalerWorld):
                 there = [other for other in self.registry.list("pods") if other["spec"].get("nodeName") == name]
                 used = [each for other in (*there, one) for each in other["spec"].get("volumes", ())]
                 if sum("persistentVolumeClaim" in each for each in used) <= 2:
-                    patch = {"spec": {"nodeName": name}}
-                    await self.registry.patch("pods", "default", one["metadata"]["name"], patch, "merge")
+                    await self.bind(one["metadata"]["name"], name)
                     break
 
 

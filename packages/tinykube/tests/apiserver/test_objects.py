@@ -131,7 +131,7 @@ async def test_every_finding_of_a_bad_object_is_told(api):
         "spec.restartPolicy",
     }
     assert answer.message.startswith('Pod "Bad_Name" is invalid: [')
-    assert 'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "Never", "OnFailure"' in (
+    assert 'spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "OnFailure", "Never"' in (
         answer.message
     )
 

@@ -23,7 +23,10 @@ def template(pod):
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CRON_JOBS = "/apis/batch/v1/namespaces/default/cronjobs"
 POLICY = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
-IN_CRON_JOB = {"schedule": "0 * * * *", "jobTemplate": {"spec": job(backoffLimitPerIndex=1, completionMode="Indexed")}}
+IN_CRON_JOB = {
+    "schedule": "0 * * * *",
+    "jobTemplate": {"spec": job(backoffLimitPerIndex=1, completionMode="Indexed", completions=2)},
+}
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,20 @@ DECIDED: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
         ("create", "replace"),
         "`managedFields` name the leaves of a map, not the map itself (`.`), which only tells who made it empty.",
     ),
+    (
+        "wrong_objects/wrong-endpoints",
+        ("an address of the machine itself",),
+        "Endpoints may be of the loopback range, since pods of an embedded cluster have addresses there.",
+    ),
+    ("wrong_objects/wrong-endpointslices", ("an address of the other family",), "As for Endpoints."),
+    (
+        "wrong_objects/wrong-resourceclaims",
+        ("a selector that is no CEL", "update: another class"),
+        "The words of Google's CEL parser, and an object as Go prints its type; status, reason and field are the same.",
+    ),
+    ("wrong_objects/wrong-deviceclasses", ("a selector that is no CEL",), "The words of Google's CEL parser."),
+    ("wrong_objects/wrong-validatingwebhookconfigurations", ("a condition",), "The words of Google's CEL parser."),
+    ("wrong_objects/wrong-jobs", ("update: another image",), "An object as Go prints its type."),
 )
 # Scenario, steps, why a real cluster does not show the same each time; there these are not compared.
 RESTLESS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfoNotFoundError, available_timezones
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kubekit.errors import InvalidInput
+from tinykube.controllers.cronjob import controller
 from tinykube.controllers.cronjob.controller import due
-from tinykube.controllers.cronjob.schedule import parse
+from tinykube.cron import parse
 
 
 def at(text):
@@ -121,7 +123,14 @@ async def test_a_suspended_one_waits(cluster):
     assert jobs(cluster) == []
 
 
-async def test_a_schedule_that_is_none_is_told(cluster, monkeypatch):
-    await made(cluster, schedule="61 * * * *")
+@pytest.mark.skipif(not available_timezones(), reason="this machine has no time zones")
+async def test_a_cron_job_whose_time_zone_is_lost_gets_an_event(cluster, monkeypatch):
+    await made(cluster, schedule="1 * * * *", timeZone="Europe/Berlin")
+    monkeypatch.setattr(controller, "ZoneInfo", lost)
     await cluster.settle(200)
-    assert cluster.events("UnparseableSchedule")
+    [event] = cluster.events("UnparseableSchedule")
+    assert "Europe/Berlin" in event["message"]
+
+
+def lost(name):
+    raise ZoneInfoNotFoundError(name)

@@ -11,6 +11,7 @@ from kubekit.scheduling.podinfo import NodeTaint
 from tinykube.controllers.nodelifecycle import patience
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
+EXISTS = {"key": UNREACHABLE, "operator": "Exists"}
 NOT_READY = "node.kubernetes.io/not-ready"
 
 
@@ -107,8 +108,8 @@ async def test_cordon_and_pressure_become_taints_and_others_taints_stay(cluster)
 async def test_pods_leave_when_their_patience_ends(cluster, alive):
     await cluster.node("a")
     await pod(cluster, "at-once", "a")
-    await pod(cluster, "later", "a", {"key": UNREACHABLE, "operator": "Exists", "tolerationSeconds": 300})
-    await pod(cluster, "never", "a", {"key": UNREACHABLE, "operator": "Exists"})
+    await pod(cluster, "later", "a", {**EXISTS, "effect": "NoExecute", "tolerationSeconds": 300})
+    await pod(cluster, "never", "a", EXISTS)
 
     def leaving():
         return {p["metadata"]["name"] for p in cluster.pods() if "deletionTimestamp" in p["metadata"]}

@@ -91,7 +91,12 @@ def _refused_address(
         yield required("spec.clusterIPs")
     elif listed[0] != address:
         yield invalid_value("spec.clusterIPs", listed, "first value must match `clusterIP`")
-    if address in ("None", before.get("clusterIP")):
+    if address == before.get("clusterIP"):
+        return
+    if before.get("clusterIP"):
+        yield invalid_value("spec.clusterIPs[0]", listed or [address], "may not change once set")
+        return
+    if address == "None":
         return
     try:
         found = ipaddress.ip_address(address)

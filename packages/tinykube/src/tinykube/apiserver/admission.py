@@ -154,12 +154,21 @@ class AdmissionChain:
             text = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
             text += "priority admission controller computed " + f"{value} from the given PriorityClass name"
             raise forbidden(request.info, request.name, text)
+        if spec.get("preemptionPolicy") not in (None, policy):
+            text = (
+                f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec; "
+            )
+            text += f"priority admission controller computed {policy} from the given PriorityClass name"
+            raise forbidden(request.info, request.name, text)
         spec["priority"] = value
-        spec.setdefault("preemptionPolicy", policy)
+        spec["preemptionPolicy"] = policy
 
     def _runtime_class(self, request: AdmissionRequest, spec: Object) -> None:
         name = spec.get("runtimeClassName")
         if not name:
+            if spec.get("overhead"):
+                text = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+                raise forbidden(request.info, request.name, text)
             return
         found = self._find("runtimeclasses", "", name)
         if found is None:

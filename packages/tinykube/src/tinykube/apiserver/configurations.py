@@ -51,8 +51,12 @@ def _webhook(hook: Mapping[str, Any], path: str) -> Iterator[Cause]:
     if not hook.get("sideEffects"):
         yield required(f"{path}.sideEffects", "must specify one of None, NoneOnDryRun")
     yield from _one_of(hook, path, "sideEffects", ("None", "NoneOnDryRun"))
-    if not {"v1", "v1beta1"} & set(hook.get("admissionReviewVersions") or ()):
+    versions = hook.get("admissionReviewVersions") or []
+    if not versions:
         yield required(f"{path}.admissionReviewVersions", "must specify one of v1, v1beta1")
+    elif not {"v1", "v1beta1"} & set(versions):
+        text = "must include at least one of v1, v1beta1"
+        yield invalid_value(f"{path}.admissionReviewVersions", versions, text)
     seconds = hook.get("timeoutSeconds")
     if seconds is not None and not 1 <= seconds <= 30:
         yield invalid_value(f"{path}.timeoutSeconds", seconds, "the timeout value must be between 1 and 30 seconds")
@@ -67,7 +71,8 @@ def _client(client: Mapping[str, Any], path: str) -> Iterator[Cause]:
     if url is not None:
         parts = urlsplit(url)
         if parts.scheme != "https":
-            yield invalid_value(f"{path}.url", url, "'https' is the only allowed URL scheme")
+            text = "'https' is the only allowed URL scheme; desired format: https://host[/path]"
+            yield invalid_value(f"{path}.url", parts.scheme, text)
         if not parts.hostname:
             yield invalid_value(f"{path}.url", url, "host must be specified")
     if service is not None:
@@ -90,6 +95,10 @@ def _rules(rules: Sequence[Mapping[str, Any]], path: str) -> Iterator[Cause]:
         for field in ("operations", "apiGroups", "apiVersions", "resources"):
             if not rule.get(field):
                 yield required(f"{here}.{field}")
+        resources = rule.get("resources") or []
+        if "*" in resources and any("/" not in one for one in resources if one != "*"):
+            text = "if '*' is present, must not specify other resources without subresources"
+            yield invalid_value(f"{here}.resources", resources, text)
         for at, operation in enumerate(rule.get("operations") or ()):
             if operation not in _OPERATIONS:
                 yield not_supported(f"{here}.operations[{at}]", operation, _OPERATIONS)
@@ -192,25 +201,3 @@ def _policy_binding(spec: Mapping[str, Any]) -> Iterator[Cause]:
         yield from _one_of(param, "spec.paramRef", "parameterNotFoundAction", ("Allow", "Deny"))
         if param.get("selector"):
             yield from validate_selector(param["selector"], "spec.paramRef.selector")
-
-
-def cluster_role(obj: Object, old: Object | None) -> list[Cause]:
-    """Findings of a ClusterRole or Role."""
-    causes: list[Cause] = []
-    for index, rule in enumerate(obj.get("rules") or ()):
-        path = f"rules[{index}]"
-        if not rule.get("verbs"):
-            causes.append(required(f"{path}.verbs", "verbs must contain at least one value"))
-        if rule.get("nonResourceURLs"):
-            if rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
-                text = "rules cannot apply to both regular resources and non-resource URLs"
-                causes.append(invalid_value(f"{path}.nonResourceURLs", str(rule["nonResourceURLs"]), text))
-            continue
-        if not rule.get("apiGroups"):
-            causes.append(required(f"{path}.apiGroups", "resource rules must supply at least one api group"))
-        if not rule.get("resources"):
-            causes.append(required(f"{path}.resources", "resource rules must supply at least one resource"))
-    selectors = (obj.get("aggregationRule") or {}).get("clusterRoleSelectors") or ()
-    for index, selector in enumerate(selectors):
-        causes += validate_selector(selector, f"aggregationRule.clusterRoleSelectors[{index}]")
-    return causes

@@ -86,10 +86,9 @@ def pod_spec(spec: Object) -> None:
     account = spec.get("serviceAccountName") or spec.get("serviceAccount")
     if account:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
-    for container in spec.get("containers") or ():
-        _container(container)
-    for container in spec.get("initContainers") or ():
-        _container(container)
+    for group in ("containers", "initContainers", "ephemeralContainers"):
+        for container in spec.get(group) or ():
+            _container(container)
     for volume in spec.get("volumes") or ():
         _volume(volume)
 
@@ -122,7 +121,8 @@ def _container(container: Object) -> None:
         if probe:
             _fill(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
             if "httpGet" in probe:
-                _fill(probe["httpGet"], path="/", scheme="HTTP")
+                _fill(probe["httpGet"], scheme="HTTP")
+                probe["httpGet"]["path"] = probe["httpGet"].get("path") or "/"
 
 
 def pull_policy(image: str) -> str:
@@ -242,7 +242,8 @@ def _job(obj: Object) -> None:
     if spec.get("manualSelector") or not isinstance(spec.get("template"), dict):
         return
     uid, name = obj["metadata"].get("uid", ""), obj["metadata"].get("name", "")
-    _fill(spec, selector={"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}, manualSelector=False)
+    _fill(spec, selector={}, manualSelector=False)
+    spec["selector"].setdefault("matchLabels", {}).setdefault("batch.kubernetes.io/controller-uid", uid)
     labels = spec["template"]["metadata"].setdefault("labels", {})
     for prefix in ("batch.kubernetes.io/", ""):
         labels.setdefault(prefix + "controller-uid", uid)
@@ -311,6 +312,8 @@ def _node(obj: Object) -> None:
     _fill(obj, status={})
     status = obj["status"]
     _fill(status, daemonEndpoints={}, nodeInfo={})
+    if status.get("capacity") and not status.get("allocatable"):
+        status["allocatable"] = dict(status["capacity"])
     _fill(status["daemonEndpoints"], kubeletEndpoint={})
     _fill(status["daemonEndpoints"]["kubeletEndpoint"], Port=0)
     _fill(status["nodeInfo"], **dict.fromkeys(_NODE_INFO, ""))
@@ -339,7 +342,13 @@ def _limit_range(obj: Object) -> None:
 
 
 def _claim(obj: Object) -> None:
-    _fill(_spec(obj), volumeMode="Filesystem")
+    spec = _spec(obj)
+    _fill(spec, volumeMode="Filesystem")
+    # Both names mean the same; the old one is set for old readers.
+    if spec.get("dataSource") and not spec.get("dataSourceRef"):
+        spec["dataSourceRef"] = dict(spec["dataSource"])
+    elif spec.get("dataSourceRef") and not spec.get("dataSource") and not spec["dataSourceRef"].get("namespace"):
+        spec["dataSource"] = dict(spec["dataSourceRef"])
     if not obj.get("status"):
         obj["status"] = {"phase": "Pending"}
 
@@ -392,6 +401,24 @@ def _webhooks(obj: Object) -> None:
             _fill(service, port=443)
 
 
+def _claim_spec(spec: Object) -> None:
+    """Request one device where a ResourceClaim does not say how many."""
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        for one in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if one is not None:
+                _fill(one, allocationMode="ExactCount")
+                if one["allocationMode"] == "ExactCount":
+                    one["count"] = one.get("count") or 1
+
+
+def _resource_claim(obj: Object) -> None:
+    _claim_spec(_spec(obj))
+
+
+def _claim_template(obj: Object) -> None:
+    _claim_spec(_spec(_spec(obj)))
+
+
 def _autoscaler(obj: Object) -> None:
     _fill(_spec(obj), minReplicas=1)
 
@@ -425,4 +452,6 @@ _BY_PLURAL: Final[dict[tuple[str, str], Default]] = {
     (_ADMISSION, "mutatingwebhookconfigurations"): _webhooks,
     (_ADMISSION, "validatingwebhookconfigurations"): _webhooks,
     ("autoscaling", "horizontalpodautoscalers"): _autoscaler,
+    ("resource.k8s.io", "resourceclaims"): _resource_claim,
+    ("resource.k8s.io", "resourceclaimtemplates"): _claim_template,
 }

@@ -42,8 +42,6 @@ _VALIDATORS = {
     "validatingadmissionpolicybindings": configurations.policy_binding,
     "resourcequotas": quotas.findings,
     "limitranges": limit_ranges.findings,
-    "clusterroles": configurations.cluster_role,
-    "roles": configurations.cluster_role,
 }
 _HEALTH = ("healthz", "livez", "readyz")
 

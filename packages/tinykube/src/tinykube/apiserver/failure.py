@@ -127,26 +127,33 @@ def gone(message: str) -> ApiFailure:
     return ApiFailure(410, "Expired", message)
 
 
+def _shown(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 def invalid_value(field: str, value: object, message: str) -> Cause:
-    match value:
-        case str():
-            shown = f'"{value}"'
-        case list():
-            shown = msgspec.json.encode(value).decode()
-        case _:
-            shown = str(value)
-    return Cause("FieldValueInvalid", f"Invalid value: {shown}: {message}", field)
+    return Cause("FieldValueInvalid", f"Invalid value: {_shown(value)}: {message}", field)
 
 
 def required(field: str, message: str = "") -> Cause:
     return Cause("FieldValueRequired", f"Required value: {message}" if message else "Required value", field)
 
 
-def not_supported(field: str, value: str, allowed: Sequence[str]) -> Cause:
-    listed = ", ".join(f'"{word}"' for word in sorted(allowed))
-    return Cause("FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {listed}', field)
+def not_supported(field: str, value: object, allowed: Sequence[str]) -> Cause:
+    """List the allowed words in their order here, since the real server sorts some lists and others not."""
+    listed = ", ".join(f'"{word}"' for word in allowed)
+    return Cause("FieldValueNotSupported", f"Unsupported value: {_shown(value)}: supported values: {listed}", field)
 
 
-def duplicate(field: str, value: str | int) -> Cause:
-    shown = f'"{value}"' if isinstance(value, str) else value
-    return Cause("FieldValueDuplicate", f"Duplicate value: {shown}", field)
+def not_found_value(field: str, value: object, message: str = "") -> Cause:
+    text = f"Not found: {_shown(value)}"
+    return Cause("FieldValueNotFound", f"{text}: {message}" if message else text, field)
+
+
+def duplicate(field: str, value: object, message: str = "") -> Cause:
+    text = f"Duplicate value: {_shown(value)}"
+    return Cause("FieldValueDuplicate", f"{text}: {message}" if message else text, field)
+
+
+def forbidden_value(field: str, message: str) -> Cause:
+    return Cause("FieldValueForbidden", f"Forbidden: {message}", field)

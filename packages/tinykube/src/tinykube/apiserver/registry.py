@@ -31,7 +31,7 @@ from tinykube.apiserver.rules import builtin_rules
 from tinykube.apiserver.selectors import parse_fields, parse_labels
 from tinykube.apiserver.store import Journal, ObjectStore, Selection, StoreEntry, Subscriber
 from tinykube.apiserver.typed import prune_metadata
-from tinykube.apiserver.validation import validate_metadata
+from tinykube.apiserver.validation import VALIDATE_BY_SUBRESOURCE, validate_metadata
 from tinykube.apiserver.writes import BY_SYSTEM, Delete, WriteOptions
 
 _ATTEMPTS = 8  # of one write whose object changed while admission was asked
@@ -310,7 +310,8 @@ class Registry:
                 new["metadata"]["generation"] = old["metadata"]["generation"]
             lifecycle.check_finalizers(info, old, new)
             rules.complete(new, old)
-            causes = (*validate_metadata(info, new, old), *rules.validate(new, old))
+            validate = VALIDATE_BY_SUBRESOURCE.get(subresource, rules.validate)
+            causes = (*validate_metadata(info, new, old), *validate(new, old))
             if causes:
                 raise failure.invalid(info, name, causes)
             if kind.table.get(namespace, name) is not entry:

@@ -42,6 +42,19 @@ log = logging.getLogger("tinykube.apiserver")
 
 _STORED = frozenset(("status", "finalize", "ephemeralcontainers", "resize", "approval"))
 _VERSION = "metadata.resourceVersion"
+#: Built-in kinds that are replaced only by who says which version is replaced, as all custom ones.
+_CONDITIONAL = frozenset(
+    (
+        "csidrivers",
+        "leases",
+        "mutatingwebhookconfigurations",
+        "poddisruptionbudgets",
+        "runtimeclasses",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+        "validatingwebhookconfigurations",
+    )
+)
 _MANAGER_BYTES = 128
 _OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
 _PATCH_TYPES_TEXT = ", ".join(PATCH_TYPES)
@@ -231,7 +244,8 @@ class Rest:
         obj = parse_object(request, await request.body())
         _check_custom(kind.info, obj)
         check_identity(kind.info, namespace, name, obj)  # before anything is looked up
-        if not kind.info.model and not subresource and not obj["metadata"].get("resourceVersion"):
+        conditional = not kind.info.model or kind.info.plural in _CONDITIONAL
+        if conditional and not subresource and not obj["metadata"].get("resourceVersion"):
             cause = Cause("FieldValueInvalid", "Invalid value: 0: must be specified for an update", _VERSION)
             raise failure.invalid(kind.info, name, (cause,), kind=kind.info.plural)
         entry = await self.registry.update_entry(kind, namespace, name, lambda _: obj, subresource, write)

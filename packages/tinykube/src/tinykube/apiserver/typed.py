@@ -6,9 +6,13 @@ and lists and nulls go, as they do where the same kinds are Go types; quantities
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kubekit.api.quantity import parse_quantity
+from kubekit.errors import InvalidInput
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.fieldtable import SchemaField, SchemaMessage, table
@@ -142,9 +146,38 @@ def _value(
     types, go_type = _ALLOWED[scalar]
     if type(value) not in types:
         raise _wrong(kind, parent, path, value, go_type)
-    if scalar == "quantity" and type(value) is not str:
-        return str(value)
+    if scalar == "quantity":
+        text = value if type(value) is str else str(value)
+        _check_quantity(text, kind)
+        return text
+    if scalar == "bytes":
+        _check_base64(value, kind)
     return value
+
+
+_QUANTITY: Final = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]*")
+
+
+def _check_quantity(text: str, kind: str) -> None:
+    try:
+        parse_quantity(text)
+    except InvalidInput:
+        if re.match(_QUANTITY, text):
+            raise _unreadable(kind, "unable to parse quantity's suffix") from None
+        raise _unreadable(kind, f"quantities must match the regular expression '{_QUANTITY}'") from None
+
+
+def _check_base64(text: str, kind: str) -> None:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        sound = _BASE64.match(text)
+        raise _unreadable(kind, f"illegal base64 data at input byte {sound.end() if sound else 0}") from None
+
+
+def _unreadable(kind: str, why: str) -> Exception:
+    return bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: {why}')
 
 
 def _zero(field: SchemaField) -> Any:
@@ -159,7 +192,4 @@ def _go_type(field: SchemaField) -> str:
 def _wrong(kind: str, message: SchemaMessage, path: str, value: Any, wanted: str) -> Exception:
     found = _KINDS.get(type(value), "null")
     where = f"{message.name.rpartition('.')[2]}.{path}"
-    return bad_request(
-        f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal {found} into Go struct field '
-        f"{where} of type {wanted}"
-    )
+    return _unreadable(kind, f"json: cannot unmarshal {found} into Go struct field {where} of type {wanted}")

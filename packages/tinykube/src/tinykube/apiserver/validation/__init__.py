@@ -1,46 +1,81 @@
 """Validates built-in kinds, and every object's metadata; returns every finding, not only the first.
 
-Within reason: the rules that manifests in the wild run into. On updates only what changed is looked at, since the
-stored rest has passed before.
+Rules are tables (`tables`), a module for each family of kinds. On updates only what changed is looked at, since the
+stored rest has passed before. `tests/conformance/wrong` compares the findings with those of a real API server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import Cause
+from tinykube.apiserver.validation import (
+    access,
+    claims,
+    configs,
+    jobs,
+    machines,
+    network,
+    pods,
+    scaling,
+    storage,
+    traffic,
+    workloads,
+)
 from tinykube.apiserver.validation.metadata import validate_metadata
 from tinykube.apiserver.validation.names import validate_selector
-from tinykube.apiserver.validation.other_kinds import (
-    validate_config,
-    validate_disruption_budget,
-    validate_role_binding,
-    validate_service,
-)
-from tinykube.apiserver.validation.pods import validate_pod
-from tinykube.apiserver.validation.workloads import validate_cron_job, validate_job, validate_workload
+from tinykube.apiserver.validation.tables import Object
 
-__all__ = ["Validate", "validate_metadata", "validate_selector", "validator_of"]
+__all__ = ["VALIDATE_BY_SUBRESOURCE", "Validate", "validate_metadata", "validate_selector", "validator_of"]
 
-Object = dict[str, Any]
 Validate = Callable[[Object, Object | None], Sequence[Cause]]
 
 _BY_PLURAL: Final[dict[tuple[str, str], Validate]] = {
-    ("", "pods"): validate_pod,
-    ("", "configmaps"): validate_config,
-    ("", "secrets"): validate_config,
-    ("", "services"): validate_service,
-    ("policy", "poddisruptionbudgets"): validate_disruption_budget,
-    ("apps", "deployments"): validate_workload,
-    ("apps", "daemonsets"): validate_workload,
-    ("apps", "replicasets"): validate_workload,
-    ("apps", "statefulsets"): validate_workload,
-    ("batch", "jobs"): validate_job,
-    ("batch", "cronjobs"): validate_cron_job,
-    ("rbac.authorization.k8s.io", "rolebindings"): validate_role_binding,
-    ("rbac.authorization.k8s.io", "clusterrolebindings"): validate_role_binding,
+    ("", "pods"): pods.validate_pod,
+    ("", "configmaps"): configs.validate_config_map,
+    ("", "secrets"): configs.validate_secret,
+    ("", "services"): network.validate_service,
+    ("", "endpoints"): network.validate_endpoints,
+    ("", "namespaces"): machines.validate_namespace,
+    ("", "nodes"): machines.validate_node,
+    ("", "persistentvolumes"): storage.validate_volume,
+    ("", "persistentvolumeclaims"): storage.validate_claim,
+    ("", "replicationcontrollers"): workloads.validate_replication_controller,
+    ("apps", "deployments"): workloads.validate_deployment,
+    ("apps", "daemonsets"): workloads.validate_daemon_set,
+    ("apps", "replicasets"): workloads.validate_replica_set,
+    ("apps", "statefulsets"): workloads.validate_stateful_set,
+    ("autoscaling", "horizontalpodautoscalers"): scaling.validate_autoscaler,
+    ("batch", "jobs"): jobs.validate_job,
+    ("batch", "cronjobs"): jobs.validate_cron_job,
+    ("certificates.k8s.io", "certificatesigningrequests"): access.validate_signing_request,
+    ("coordination.k8s.io", "leases"): machines.validate_lease,
+    ("discovery.k8s.io", "endpointslices"): network.validate_endpoint_slice,
+    ("networking.k8s.io", "ingresses"): traffic.validate_ingress,
+    ("networking.k8s.io", "networkpolicies"): traffic.validate_network_policy,
+    ("node.k8s.io", "runtimeclasses"): machines.validate_runtime_class,
+    ("policy", "poddisruptionbudgets"): machines.validate_disruption_budget,
+    ("rbac.authorization.k8s.io", "roles"): access.validate_role,
+    ("rbac.authorization.k8s.io", "clusterroles"): access.validate_cluster_role,
+    ("rbac.authorization.k8s.io", "rolebindings"): access.validate_role_binding,
+    ("rbac.authorization.k8s.io", "clusterrolebindings"): access.validate_cluster_role_binding,
+    ("resource.k8s.io", "resourceclaims"): claims.validate_resource_claim,
+    ("resource.k8s.io", "resourceclaimtemplates"): claims.validate_claim_template,
+    ("resource.k8s.io", "deviceclasses"): claims.validate_device_class,
+    ("resource.k8s.io", "resourceslices"): claims.validate_resource_slice,
+    ("scheduling.k8s.io", "priorityclasses"): machines.validate_priority_class,
+    ("storage.k8s.io", "csidrivers"): storage.validate_csi_driver,
+    ("storage.k8s.io", "storageclasses"): storage.validate_storage_class,
+}
+
+
+#: Writes that change what an update may not: a binding is made by the server itself.
+VALIDATE_BY_SUBRESOURCE: Final[dict[str, Validate]] = {
+    "binding": lambda obj, old: (),
+    "resize": pods.validate_resize,
+    "ephemeralcontainers": pods.validate_ephemeral_containers,
 }
 
 

@@ -54,10 +54,11 @@ def _name(info: ResourceInfo, metadata: Object) -> list[Cause]:
     if not isinstance(name, str):
         return [invalid_value("metadata.name", name, "must be a string")]
     if info.group == "rbac.authorization.k8s.io":
-        bad = name in (".", "..") or "/" in name or "%" in name
-        return [invalid_value("metadata.name", name, "may not contain '/' or '%'")] if bad else []
+        if name in (".", ".."):
+            return [invalid_value("metadata.name", name, f"may not be '{name}'")]
+        return [invalid_value("metadata.name", name, f"may not contain '{bad}'") for bad in "/%" if bad in name]
     if info.plural == "namespaces" and not info.group:
-        pattern, text, limit = DNS_LABEL, LABEL_TEXT, 63
+        pattern, text, limit = DNS_LABEL, "must not contain dots" if "." in name else LABEL_TEXT, 63
     elif info.plural == "services" and not info.group:
         pattern, text, limit = DNS_1035, "must not contain dots" if "." in name else DNS_1035_TEXT, 63
     else:
@@ -75,9 +76,7 @@ def _annotations(annotations: Any) -> list[Cause]:
     causes: list[Cause] = []
     size = 0
     for key, value in annotations.items():
-        wrong = qualified(key.lower())
-        if wrong:
-            causes.append(invalid_value(field, key, wrong))
+        causes += [invalid_value(field, key, wrong) for wrong in qualified(key.lower())]
         if not isinstance(value, str):
             causes.append(invalid_value(field, value, "must be a string"))
         else:
@@ -111,7 +110,7 @@ def _finalizers(finalizers: list[str]) -> list[Cause]:
     for index, name in enumerate(finalizers):
         field = f"metadata.finalizers[{index}]"
         if wrong := qualified(name):
-            causes.append(invalid_value(field, name, wrong))
+            causes += [invalid_value(field, name, text) for text in wrong]
         elif "/" not in name and name not in _STANDARD_FINALIZERS:
             text = "name is neither a standard finalizer name nor is it fully qualified"
             causes.append(invalid_value(field, name, text))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
-from tinykube.apiserver.failure import Cause, invalid_value, required
+from tinykube.apiserver.failure import Cause, forbidden_value, invalid_value, required
 
 _LABEL_PATTERN: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN_PATTERN: Final = rf"{_LABEL_PATTERN}(\.{_LABEL_PATTERN})*"
@@ -39,21 +41,45 @@ VALUE_TEXT: Final = (
     "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
     "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
+CONFIG_KEY_TEXT: Final = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
+    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
 
 
-def qualified(key: str) -> str | None:
-    """Return the error of a label or annotation key, None if it is valid."""
+@lru_cache(maxsize=4096)
+def qualified(key: str) -> tuple[str, ...]:
+    """Return the errors of a label or annotation key, none if it is valid."""
     if key.count("/") > 1:
         return (
             f"a valid label key must {QUALIFIED_TEXT.removeprefix('name part must ')} with an optional DNS subdomain "
-            "prefix and '/' (e.g. 'example.com/MyName')"
+            "prefix and '/' (e.g. 'example.com/MyName')",
         )
     prefix, slash, name = key.rpartition("/")
-    if slash and (not prefix or len(prefix) > 253 or not SUBDOMAIN.match(prefix)):
-        return f"prefix part {SUBDOMAIN_TEXT}"
-    if len(name) > 63:
-        return "name part must be no more than 63 bytes"
-    return None if QUALIFIED.match(name) else QUALIFIED_TEXT
+    errors = []
+    if slash and not prefix:
+        errors.append("prefix part must be non-empty")
+    elif slash and (len(prefix) > 253 or not SUBDOMAIN.match(prefix)):
+        errors.append(f"prefix part {SUBDOMAIN_TEXT}")
+    if not name:
+        errors.append("name part must be non-empty")
+    elif len(name) > 63:
+        errors.append("name part must be no more than 63 bytes")
+    if not QUALIFIED.match(name):
+        errors.append(QUALIFIED_TEXT)
+    return tuple(errors)
+
+
+def qualified_name(value: Any, where: str) -> Iterator[Cause]:
+    """A check of a key: `name`, or `domain/name`."""
+    yield from (invalid_value(where, value, error) for error in qualified(value))
+
+
+def label_value(value: Any, where: str) -> Iterator[Cause]:
+    if len(value) > 63:
+        yield invalid_value(where, value, "must be no more than 63 bytes")
+    if value and not QUALIFIED.match(value):
+        yield invalid_value(where, value, VALUE_TEXT)
 
 
 def validate_labels(labels: Any, field: str) -> list[Cause]:
@@ -61,24 +87,52 @@ def validate_labels(labels: Any, field: str) -> list[Cause]:
         return [invalid_value(field, labels, "must be an object of strings")]
     causes: list[Cause] = []
     for key, value in labels.items():
-        wrong = qualified(key)
-        if wrong:
-            causes.append(invalid_value(field, key, wrong))
+        causes += qualified_name(key, field)
         if not isinstance(value, str):
             causes.append(invalid_value(field, value, "must be a string"))
-        elif len(value) > 63:
-            causes.append(invalid_value(field, value, "must be no more than 63 bytes"))
-        elif value and not QUALIFIED.match(value):
-            causes.append(invalid_value(field, value, VALUE_TEXT))
+        else:
+            causes += label_value(value, field)
     return causes
 
 
-def dns_label(name: Any, field: str) -> list[Cause]:
-    if not name:
-        return [required(field)]
-    if not isinstance(name, str) or len(name) > 63 or not DNS_LABEL.match(name):
-        return [invalid_value(field, name, LABEL_TEXT)]
-    return []
+def dns_label(value: Any, where: str) -> Iterator[Cause]:
+    if len(value) > 63:
+        yield invalid_value(where, value, "must be no more than 63 characters")
+    if not DNS_LABEL.match(value):
+        yield invalid_value(where, value, LABEL_TEXT)
+
+
+def dns_subdomain(value: Any, where: str) -> Iterator[Cause]:
+    if len(value) > 253:
+        yield invalid_value(where, value, "must be no more than 253 characters")
+    if not SUBDOMAIN.match(value):
+        yield invalid_value(where, value, SUBDOMAIN_TEXT)
+
+
+def port_name(value: Any, where: str) -> Iterator[Cause]:
+    """A name of a port, as the registry of services has it."""
+    if len(value) > 15:
+        yield invalid_value(where, value, "must be no more than 15 characters")
+    if not re.fullmatch(r"[-a-z0-9]+", value):
+        yield invalid_value(where, value, "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    if not re.search(r"[a-z]", value):
+        yield invalid_value(where, value, "must contain at least one letter (a-z)")
+    if "--" in value:
+        yield invalid_value(where, value, "must not contain consecutive hyphens")
+    if value.startswith("-") or value.endswith("-"):
+        yield invalid_value(where, value, "must not begin or end with a hyphen")
+
+
+def config_key(value: Any, where: str) -> Iterator[Cause]:
+    """A key of a ConfigMap or Secret."""
+    if len(value) > 253:
+        yield invalid_value(where, value, "must be no more than 253 characters")
+    if not re.fullmatch(r"[-._a-zA-Z0-9]+", value):
+        yield invalid_value(where, value, CONFIG_KEY_TEXT)
+    elif value in (".", ".."):
+        yield invalid_value(where, value, f"must not be '{value}'")
+    elif value.startswith(".."):
+        yield invalid_value(where, value, "must not start with '..'")
 
 
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -97,9 +151,7 @@ def validate_selector(selector: Any, field: str) -> list[Cause]:
         if operator in ("In", "NotIn") and not term.get("values"):
             causes.append(required(f"{where}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
         if operator in ("Exists", "DoesNotExist") and term.get("values"):
-            text = "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            causes.append(Cause("FieldValueForbidden", text, f"{where}.values"))
-        wrong = qualified(str(term.get("key") or ""))
-        if wrong:
-            causes.append(invalid_value(f"{where}.key", str(term.get("key")), wrong))
+            text = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            causes.append(forbidden_value(f"{where}.values", text))
+        causes += qualified_name(str(term.get("key") or ""), f"{where}.key")
     return causes

@@ -11,11 +11,11 @@ from kubekit.errors import InvalidInput
 from tinykube.apiserver.durations import format_time, parse_time
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
-from tinykube.controllers.cronjob.schedule import parse
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.templates import copied, owner_reference
 from tinykube.controllers.worker import KeyWorker
+from tinykube.cron import parse
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -103,7 +103,7 @@ class CronJobController:
         since = parse_time(status.get("lastScheduleTime") or obj["metadata"]["creationTimestamp"])
         try:
             latest, wait = due(spec, since, now)
-        except InvalidInput as error:
+        except InvalidInput as error:  # stored before schedules were validated, or the machine has lost a time zone
             self._recorder.record(obj, "CronJob", "UnparseableSchedule", str(error), "Warning")
             return None
         if spec.get("suspend"):

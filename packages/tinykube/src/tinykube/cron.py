@@ -57,10 +57,12 @@ class Schedule(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Schedule:
-    """Raises InvalidInput."""
-    fields = _WORDS.get(text, text).lower().split()
+    """Raises InvalidInput, in the words of the API server's validation."""
+    fields = _WORDS.get(text, text).split()
+    if text.startswith("@") and text not in _WORDS:
+        raise InvalidInput(f"unrecognized descriptor: {text}")
     if len(fields) != len(_FIELDS):
-        raise InvalidInput(f"{text!r} is no schedule", cure='write five fields, as "*/5 * * * *", or @hourly')
+        raise InvalidInput(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
     sets = [_field(field, *about) for field, about in zip(fields, _FIELDS, strict=True)]
     weekdays = frozenset(day % 7 for day in sets[4])
     free = [field.startswith(("*", "?")) for field in (fields[2], fields[4])]
@@ -71,25 +73,31 @@ def _field(text: str, name: str, low: int, high: int) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         span, _, step = part.partition("/")
-        try:
-            if span in ("*", "?"):
-                first, last = low, high
-            else:
-                start, _, end = span.partition("-")
-                first = _number(start, name)
-                last = _number(end, name) if end else high if step else first
-            every = int(step) if step else 1
-        except ValueError:
-            raise InvalidInput(f"{part!r} is no {name}") from None
-        if not low <= first <= last <= high or every < 1:
-            raise InvalidInput(f"{part!r} is no {name}", cure=f"use {low} to {high}")
+        if span in ("*", "?"):
+            first, last = low, high
+        else:
+            start, _, end = span.partition("-")
+            first = _number(start, name)
+            last = _number(end, name) if end else high if step else first
+        every = _number(step, "") if step else 1
+        if first < low:
+            raise InvalidInput(f"beginning of range ({first}) below minimum ({low}): {part}")
+        if last > high:
+            raise InvalidInput(f"end of range ({last}) above maximum ({high}): {part}")
+        if first > last:
+            raise InvalidInput(f"beginning of range ({first}) beyond end of range ({last}): {part}")
+        if every < 1:
+            raise InvalidInput(f"step of range should be a positive number: {part}")
         found.update(range(first, last + 1, every))
     return frozenset(found)
 
 
 def _number(text: str, name: str) -> int:
-    if name == "month" and text in _MONTHS:
-        return _MONTHS.index(text) + 1
-    if name == "day of week" and text in _DAYS:
-        return _DAYS.index(text)
+    word = text.lower()
+    if name == "month" and word in _MONTHS:
+        return _MONTHS.index(word) + 1
+    if name == "day of week" and word in _DAYS:
+        return _DAYS.index(word)
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidInput(f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": invalid syntax')
     return int(text)

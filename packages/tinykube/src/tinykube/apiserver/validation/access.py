@@ -1,0 +1,122 @@
+"""Validates roles, their bindings, service accounts and certificate signing requests."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tinykube.apiserver.failure import Cause, invalid_value, required
+from tinykube.apiserver.validation.names import SUBDOMAIN, validate_selector
+from tinykube.apiserver.validation.tables import Check, Needs, Object, RuleTable, at_least, one_of
+
+_GROUP: Final = "rbac.authorization.k8s.io"
+
+
+def _rule(rule: Object, where: str, *, is_namespaced: bool) -> Iterator[Cause]:
+    if not rule.get("verbs"):
+        yield required(f"{where}.verbs", "verbs must contain at least one value")
+    if rule.get("nonResourceURLs"):
+        urls = rule["nonResourceURLs"]
+        if is_namespaced:
+            text = "namespaced rules cannot apply to non-resource URLs"
+            yield invalid_value(f"{where}.nonResourceURLs", urls, text)
+        if rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
+            text = "rules cannot apply to both regular resources and non-resource URLs"
+            yield invalid_value(f"{where}.nonResourceURLs", urls, text)
+        return
+    if not rule.get("apiGroups"):
+        yield required(f"{where}.apiGroups", "resource rules must supply at least one api group")
+    if not rule.get("resources"):
+        yield required(f"{where}.resources", "resource rules must supply at least one resource")
+
+
+def validate_role(obj: Object, old: Object | None) -> list[Cause]:
+    rules = enumerate(obj.get("rules") or ())
+    return [cause for at, rule in rules for cause in _rule(rule, f"rules[{at}]", is_namespaced=True)]
+
+
+def validate_cluster_role(obj: Object, old: Object | None) -> list[Cause]:
+    rules = enumerate(obj.get("rules") or ())
+    causes = [cause for at, rule in rules for cause in _rule(rule, f"rules[{at}]", is_namespaced=False)]
+    aggregation = obj.get("aggregationRule")
+    where = "aggregationRule.clusterRoleSelectors"
+    if aggregation is not None and not aggregation.get("clusterRoleSelectors"):
+        text = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+        causes.append(required(where, text))
+    for at, selector in enumerate((aggregation or {}).get("clusterRoleSelectors") or ()):
+        wrong = validate_selector(selector, f"{where}[{at}]")
+        causes += wrong
+        if wrong:
+            causes.append(invalid_value(f"{where}[{at}]", None, "invalid label selector."))
+    return causes
+
+
+#: The API groups of a subject by its kind.
+_GROUPS: Final[dict[str, Check]] = {
+    "ServiceAccount": RuleTable(("apiGroup", one_of(""))),
+    "User": RuleTable(("apiGroup", one_of(_GROUP))),
+    "Group": RuleTable(("apiGroup", one_of(_GROUP))),
+}
+
+
+def _subject(value: Any, where: str) -> Iterator[Cause]:
+    kind = value.get("kind") or ""
+    if not value.get("name"):
+        yield required(f"{where}.name")
+    if kind not in _GROUPS:
+        yield from one_of("ServiceAccount", "User", "Group")(kind, f"{where}.kind")
+    else:
+        yield from _GROUPS[kind](value, where)
+
+
+def _binding(kinds: tuple[str, ...]) -> RuleTable:
+    reference = RuleTable(("apiGroup", one_of(_GROUP)), ("kind", one_of(*kinds)), ("name", Needs()))
+    return RuleTable(("roleRef", Needs(), reference), ("subjects[]", _subject))
+
+
+_BINDING: Final = _binding(("Role", "ClusterRole"))
+_CLUSTER_BINDING: Final = _binding(("ClusterRole",))
+
+
+def validate_role_binding(obj: Object, old: Object | None) -> list[Cause]:
+    return _validate_binding(obj, old, _BINDING)
+
+
+def validate_cluster_role_binding(obj: Object, old: Object | None) -> list[Cause]:
+    return _validate_binding(obj, old, _CLUSTER_BINDING)
+
+
+def _validate_binding(obj: Object, old: Object | None, table: RuleTable) -> list[Cause]:
+    reference = obj.get("roleRef") or {}
+    causes = [*table(obj, "")]
+    if old is not None and reference != old.get("roleRef"):
+        shown = {"APIGroup": reference.get("apiGroup"), "Kind": reference.get("kind"), "Name": reference.get("name")}
+        causes.append(invalid_value("roleRef", shown, "cannot change roleRef"))
+    return causes
+
+
+_LABEL: Final = "CERTIFICATE REQUEST"
+_SHORTEST: Final = at_least(600, "may not specify a duration less than 600 seconds (10 minutes)")
+
+
+def _request(value: Any, where: str) -> Iterator[Cause]:
+    text = base64.b64decode(value.get("request") or "").decode("ascii", "replace")
+    if f"-----BEGIN {_LABEL}-----" not in text:
+        yield invalid_value(f"{where}.request", value.get("request") or "", f"PEM block type must be {_LABEL}")
+
+
+def _signer(value: Any, where: str) -> Iterator[Cause]:
+    domain, slash, path = value.partition("/")
+    if not slash or not path or "." not in domain or not SUBDOMAIN.match(domain):
+        text = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
+        yield invalid_value(where, value, text)
+
+
+_SIGNING: Final = RuleTable(
+    ("", _request), ("usages", Needs()), ("signerName", Needs(), _signer), ("expirationSeconds", _SHORTEST)
+)
+
+
+def validate_signing_request(obj: Object, old: Object | None) -> list[Cause]:
+    return list(_SIGNING(obj.get("spec") or {}, "spec")) if old is None else []
