@@ -69,6 +69,7 @@ CLUSTERS = (
     "discovery/test_cluster.py",
     "operator/test_upgrade_cluster.py",
     "admission/test_embedded.py",
+    "cli/test_odd_files.py",
     "cli/test_share_",
     "cluster/",
     "cloud/test_cluster.py",

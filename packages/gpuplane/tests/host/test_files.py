@@ -175,3 +175,14 @@ def test_a_lock_is_held_by_one_and_survives_a_kill(host: Host) -> None:
     assert host.exists("run/lock")
     with host.lock("run/lock"):
         assert host.read_text("run/lock") == str(os.getpid())
+
+
+def test_a_file_without_an_end_is_refused_and_its_beginning_can_be_read(tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)  # it takes no room
+    host = Host(tmp_path)
+    for read in (host.read, host.load, host.read_text):
+        with pytest.raises(HostError, match="too large") as caught:
+            read("large")
+        assert str(tmp_path / "large") in str(caught.value)
+    assert host.read("large", limit=3) == b"\0\0\0"

@@ -28,7 +28,7 @@ class ServerTls:
         fresh = _server_context()
         load_chain(fresh, certificate, key)
         if callers:
-            fresh.load_verify_locations(cadata=callers.decode("ascii", "replace"))
+            fresh.load_verify_locations(cadata=_pem(callers))
         self._current = fresh
         # NB: whether a caller is asked is decided by the context that the server listens with.
         self.context.verify_mode = ssl.CERT_OPTIONAL if callers else ssl.CERT_NONE
@@ -41,7 +41,7 @@ class ServerTls:
 
 def client_context(authorities: bytes, certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext:
     """Return the context of a client that trusts these authorities and shows this certificate. Raises ssl.SSLError."""
-    context = ssl.create_default_context(cadata=authorities.decode("ascii", "replace"))
+    context = ssl.create_default_context(cadata=_pem(authorities))
     if certificate:
         load_chain(context, certificate, key)
     return context
@@ -56,6 +56,14 @@ def load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         context.load_cert_chain(f"/proc/self/fd/{file}")
     finally:
         os.close(file)
+
+
+def _pem(authorities: bytes) -> str:
+    """Return authorities as text. Raises ssl.SSLError where they are none: Python's ssl raises TypeError."""
+    try:
+        return authorities.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise ssl.SSLError(f"the authorities are not in PEM: {error}") from error
 
 
 def _server_context() -> ssl.SSLContext:

@@ -105,8 +105,8 @@ async def _follow(path: Path | None, exporter: Exporter) -> None:
     if path is None:
         return
     host = Host(path.parent)
-    seen = host.read(path.name)
     try:
+        seen = host.read(path.name)
         async for _ in host.watch(path.name):
             now = host.read(path.name)
             if now == seen:
@@ -127,8 +127,8 @@ async def _follow_devices(context: OperandContext, exporter: Exporter) -> None:
     if path is None:
         return
     host = context.open_host(path.parent)
-    seen = host.read(path.name)
     try:
+        seen = host.read(path.name)
         async for _ in host.watch(path.name):
             now = host.read(path.name)
             if now not in (None, seen):

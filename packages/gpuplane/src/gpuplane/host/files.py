@@ -32,10 +32,12 @@ _CURES = {
     errno.EACCES: "run as root, in a privileged container on a node",
     errno.EPERM: "run as root, in a privileged container on a node",
     errno.EISDIR: "move it away",
+    errno.EFBIG: "move it away",
     errno.ELOOP: "look for a link that points to itself",
 }
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hold us
 _ABSENT = (FileNotFoundError, NotADirectoryError)
+LONGEST_READ = 256 << 20  # bytes of a file that is read whole; a driver's largest library has 100 MB
 
 
 class HostError(Terminal):
@@ -397,9 +399,12 @@ def _content(handle: int, limit: int | None = None) -> bytes:
         raise IsADirectoryError(errno.EISDIR, "it is not a regular file")
     if limit is not None:
         return os.read(handle, limit)
-    parts = []
+    parts, size = [], 0
     while part := os.read(handle, 1 << 20):
         parts.append(part)
+        size += len(part)
+        if size > LONGEST_READ:
+            raise OSError(errno.EFBIG, "it is too large to be read whole")
     return b"".join(parts)
 
 

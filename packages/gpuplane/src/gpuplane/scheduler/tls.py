@@ -72,10 +72,11 @@ def serving_context(files: Files) -> ssl.SSLContext:
         take()
         marks = files.marks()
     except (OSError, FileError, ssl.SSLError) as error:
+        named = filter(None, (files.certificate, files.key, files.clients))
         raise InvalidInput(
             f"no TLS certificate: {error}",
-            where=f"{files.certificate}, {files.key}",
-            cure="give a certificate and its key in PEM with --tls-cert-file and --tls-private-key-file",
+            where=", ".join(map(str, named)),
+            cure="give certificates and the key in PEM: --tls-cert-file, --tls-private-key-file, --client-ca-file",
         ) from error
     return served.context
 
