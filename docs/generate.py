@@ -54,6 +54,7 @@ from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.metrics import Metrics as SchedulerMetrics
 from gpuplane.scheduler.metrics import quota_families
 from gpuplane.scheduler.policies import Chosen
+from gpuplane.scheduler.queues.tree import FairQueue, QueueTree
 from kubekit.api.core import Node, NodeStatus
 from kubekit.api.meta import ObjectMeta
 from kubekit.kube import EventRecorder, SystemClock
@@ -750,6 +751,8 @@ def _scheduler_metrics() -> Iterator[MetricFamily]:
     counted = SchedulerMetrics()
     counted.answered("filter", HTTPStatus.OK, 0.0)
     yield from counted.families(leader)
+    assert leader.pods is not None
+    leader.pods.model.set_queues(QueueTree([FairQueue("QUEUE", guaranteed=(0, 0, 0, 0))]))
     yield from quota_families(leader)
 
 

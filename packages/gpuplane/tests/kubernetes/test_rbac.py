@@ -56,6 +56,7 @@ UNSEEN = {
     ("gpu-operator", "gpuplane.dev", "podexplanations", "*"): "a user of one namespace asks: test_explanation",
     ("gpu-operator", "gpuplane.dev", "podexplanations/status", "patch"): "the same",
     ("gpu-operator", "", "namespaces", "list"): "the same",
+    ("gpu-operator", "gpuplane.dev", "gpuqueues", "list"): "the same",
     ("node-feature-discovery", "nfd.k8s-sigs.io", "*", "*"): "where rules exist",
     ("node-feature-discovery-master", "", "*", "*"): "where rules exist",
     ("node-feature-discovery-master", "nfd.k8s-sigs.io", "*", "*"): "where rules exist",

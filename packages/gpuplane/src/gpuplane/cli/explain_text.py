@@ -45,6 +45,8 @@ def _head(what: Explanation, screen: Console) -> Iterator[str]:
             parts.append(f"can ever run: {screen.paint(ever[1], ever[0])}")
         if what.quota:
             parts.append(f"quota {screen.paint(what.quota, 'good' if what.quota == 'ok' else 'bad')}")
+        if what.queue:
+            parts.append(f"queue {what.queue}")
     yield from _flowed(parts, screen)
 
 

@@ -12,6 +12,7 @@ from gpuplane import names
 from gpuplane.api.offers import GpuUnits, units_asked
 from gpuplane.explain.cures import cures
 from gpuplane.explain.proving import Cure, gib, place_of, runs_on
+from gpuplane.explain.queues import queue_text
 from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Object, World
 from gpuplane.scheduler.pods.gang import is_of_gang
 from gpuplane.sharing import Assignment, LedgerGPU, Request, of_pod, request_of
@@ -123,6 +124,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     now: str = ""
     can_ever_run: bool | None = True  # None where `unread` keeps it unknown
     quota: str = ""  # ok, exceeded, or empty where none is set
+    queue: str = ""  # name and share of the pod scheduler's queue that it is in
     findings: tuple[str, ...] = ()
     nodes: int = 0
     node_reasons: tuple[ReasonTally, ...] = ()
@@ -263,6 +265,7 @@ def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explana
         start,
         can_ever_run=world.can_ever_run(raw),
         quota=_quota(verdicts, pod.metadata.namespace in world.facts.quotas),
+        queue=_queue(pod, world),
         nodes=len(verdicts),
         node_reasons=_nodes(verdicts),
         gpus=sum(len(verdict.lacks) for verdict in lacking),
@@ -272,6 +275,12 @@ def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explana
         runs_on=place,
         note=note or never or (_scheduler_said(pod) if place or is_of_gang(raw["metadata"], raw["spec"]) else ""),
     )
+
+
+def _queue(pod: Pod, world: World) -> str:
+    if pod.spec.scheduler_name != names.SCHEDULER_NAME:
+        return ""
+    return queue_text(world.facts.queues, pod.metadata.namespace)
 
 
 def _quota(verdicts: Iterable[NodeVerdict], limited: bool) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypedDict
 import msgspec
 
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.explain.queues import read_queues
 from gpuplane.explain.world import ClusterFacts, Object
 from gpuplane.names import (
     QUOTA_KEY,
@@ -146,14 +147,15 @@ async def read_facts(client: Client, whole: str = "") -> ClusterFacts:
         whole: the namespace whose bound pods may be asked about, EVERY for all; of others' there is only what they take
             up.
     """
-    pods, nodes, gpunodes, namespaces, (naming, quotas) = await asyncio.gather(
+    pods, nodes, gpunodes, namespaces, (naming, quotas), queues = await asyncio.gather(
         _listed(client, "/api/v1/pods", lambda item: decode_pod(item, whole)),
         listed(client, "/api/v1/nodes"),
         _gpunodes(client),
         _namespaces(client),
         read_quotas(client),
+        read_queues(client),
     )
-    return ClusterFacts(pods, nodes, gpunodes, namespaces, quotas, naming)
+    return ClusterFacts(pods, nodes, gpunodes, namespaces, quotas, naming, queues)
 
 
 async def unreadable(client: Client) -> list[str]:

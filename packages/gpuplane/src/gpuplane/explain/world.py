@@ -21,6 +21,7 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, GPUNodeStatus, StageName
+from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.api.offers import WHOLE, GpuUnits, UnitKind, offered_units, shared_by_mps, units_asked
 from gpuplane.api.requests import is_gpu
 from gpuplane.explain.holdings import Holdings, mended
@@ -62,6 +63,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     namespaces: Mapping[str, dict[str, str]] = {}
     quotas: Mapping[str, NamespaceQuota] = {}
     naming: QuotaSettings = QuotaSettings()
+    queues: Sequence[GPUQueue] = ()
     viewer: str = ""  # the namespace whose pods may be named; empty for all
 
 

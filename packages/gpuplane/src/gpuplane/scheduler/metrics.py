@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from gpuplane.scheduler.pods.metrics import families
+from gpuplane.scheduler.queues.metrics import queue_families
 from gpuplane.scheduler.reservation import ReservationState
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, histogram_values, series
 
@@ -107,3 +108,4 @@ def quota_families(leader: Leader | None) -> Iterator[MetricFamily]:
         USED_GPUS,
         [(series({"namespace": namespace, "model": model}), used / 100) for (namespace, model), used in sums],
     )
+    yield from queue_families(leader.pods.model.fair if leader is not None and leader.pods is not None else None)

@@ -1,0 +1,53 @@
+"""Queues for people and for Prometheus."""
+
+from __future__ import annotations
+
+from gpuplane.api.gpuqueue import GPUQueue, GPUQueueSpec, GPUQueueStatus, QueueAmounts
+from gpuplane.explain.answer import explain
+from gpuplane.explain.queues import queue_text
+from gpuplane.explain.world import ClusterFacts
+from gpuplane.scheduler.cluster import Cluster
+from gpuplane.scheduler.queues.fair import FairQueues
+from gpuplane.scheduler.queues.metrics import queue_families
+from gpuplane.scheduler.queues.tree import FairQueue, QueueMember, QueueTree
+from gpuplane.sharing import Request
+from kubekit.api.meta import ObjectMeta
+from kubekit.kube.exposition import exposition
+from kubekit.scheduling.podinfo import NodeFacts, PodInfo
+from tests.support.extender_world import gpu_pod
+from tests.support.scheduled_pods import ours
+from tests.support.virtual_time import VirtualClock
+
+
+def queue(name: str, **spec: object) -> GPUQueue:
+    status = GPUQueueStatus(
+        held=QueueAmounts(gpus="3"), borrowed=QueueAmounts(gpus="1"), share="37.5%", observed="2026-01-01T00:00:00Z"
+    )
+    return GPUQueue(metadata=ObjectMeta(name=name), spec=GPUQueueSpec(**spec), status=status)  # type: ignore[arg-type]  # fields of the spec
+
+
+def test_explain_names_the_queue_of_a_waiting_pod_and_its_share() -> None:
+    queues = [queue("vision", namespaces=("ml",), parent="science"), queue("science")]
+    text = "vision (holds 3 GPUs, 1 borrowed, share 37.5%)"
+    assert (queue_text(queues, "ml"), queue_text(queues, "web"), queue_text([], "ml")) == (text, "", "")
+    pod = ours(gpu_pod("p", (50, 4), namespace="ml"))
+    found = explain(pod, ClusterFacts((), (), queues=queues), "2026-01-01T00:00:00Z")
+    assert found.queue == text
+    pod["spec"]["schedulerName"] = "default-scheduler"
+    assert explain(pod, ClusterFacts((), (), queues=queues), "").queue == ""
+
+
+def test_metrics_have_what_each_queue_holds() -> None:
+    no_client: object = None
+    fair = FairQueues(Cluster(no_client), VirtualClock(), lambda key: Request(), lambda: ())  # type: ignore[arg-type]  # it is not called
+    fair.capacity.set("n1", NodeFacts("n1", {}, {"cpu": 8000, "memory": 64}), ())
+    team = FairQueue("a", guaranteed=(1000, None, None, None), members=(QueueMember("ml"),))
+    pod = PodInfo("ml", "p", "uid", {}, {"cpu": 3000, "memory": 8}, 0, 0, node_name="n1")
+    fair.set_tree(QueueTree([team]), [pod])
+    lines = exposition(queue_families(fair)).decode()
+    assert 'gpuplane_queue_held{queue="a",resource="cpu"} 3' in lines
+    assert 'gpuplane_queue_borrowed{queue="a",resource="cpu"} 2' in lines
+    assert 'gpuplane_queue_guaranteed{queue="a",resource="cpu"} 1' in lines
+    assert 'gpuplane_queue_guaranteed{queue="a",resource="memory"}' not in lines
+    assert 'gpuplane_queue_dominant_share{queue="a"} 0.375' in lines
+    assert "queue=" not in exposition(queue_families(None)).decode()
