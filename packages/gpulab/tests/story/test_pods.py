@@ -17,7 +17,7 @@ import yaml
 
 from gpulab import demo
 from gpuplane import names
-from gpuplane.api.gpunode import StageState
+from gpuplane.api.gpunode import GPUNode, StageState
 from gpuplane.host import Command, invocation
 from kubekit.api.core import Pod
 
@@ -236,3 +236,14 @@ async def test_what_gpus_cost_is_read_from_the_exporters(story):
     assert (answer["source"], answer["silent"], answer["complete"]) == ("3 exporters", [], False)
     page = await asyncio.to_thread(story.world.gpuplane, "cost", "-n", "ml")
     assert "since the exporters started" in page and "No container held a GPU in this time." in page
+
+
+async def test_top_has_the_use_of_every_gpu_of_every_machine(story):
+    await story.ready()
+    text = await asyncio.to_thread(story.world.gpuplane, "top", "--all", "--once", "-o", "json")
+    answer = json.loads(text)
+    assert (answer["source"], answer["notMeasured"]) == ("3 exporters", "")
+    gpus = {gpu.uuid for name in MACHINES for gpu in (await story.client.get(GPUNode, name)).status.gpus}
+    assert len(answer["rows"]) == len(gpus) and {row["node"] for row in answer["rows"]} == set(MACHINES)
+    for row in answer["rows"]:
+        assert row["busy"] is not None and row["memoryMib"] is not None and row["powerWatts"] > 0, row["name"]

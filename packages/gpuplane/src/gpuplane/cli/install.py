@@ -168,7 +168,7 @@ async def _why_left(client: Client, manifest: Manifest) -> str:
         try:
             await client.request("GET", f"/apis/{manifest['apiVersion']}")
         except NotFound:
-            return f"left out: the cluster serves no {manifest['apiVersion']}, as it does with the Prometheus operator"
+            return f"left out: the cluster has no Prometheus operator, which serves {manifest['apiVersion']}"
         return ""
     features = manifest["kind"] == DEFINITION and manifest["spec"]["group"] == NODE_FEATURES
     if not features and manifest["kind"] != QUOTA:

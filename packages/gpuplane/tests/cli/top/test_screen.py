@@ -144,6 +144,9 @@ async def test_once_in_a_pipe_and_as_json(tmp_path: Path) -> None:
         code, out, _ = await gpuplane(tmp_path, "top", "-a", "--filter", "gpu-h-01/0", "-o", "json")
         [row] = json.loads(out)["rows"]
         assert (code, row["name"], row["busy"], row["matter"]) == (0, "gpu-h-01/0", 92, "none")
+        code, out, _ = await gpuplane(tmp_path, "top", "-a", "--filter", "gpu-t-03/3", "-o", "json")
+        [row] = json.loads(out)["rows"]
+        assert (row["held"], row["busy"], row["holders"]) == (0, None, []), "each row has each field"
         code, out, _ = await gpuplane(tmp_path, "top", "pods", "--sort", "name", "--once")
         assert "default/tune-42" in out and "ml/serve-1-0-30" in out
 

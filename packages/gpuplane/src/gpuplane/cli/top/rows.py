@@ -59,7 +59,7 @@ class HolderRow(msgspec.Struct, frozen=True):
     memory_mib: float | None = None
 
 
-class TopRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class TopRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A GPU, a node, or a pod. Percents of nodes and pods are averages over their GPUs; None is not measured.
 
     `name` is node/index for a GPU, namespace/name for a pod. `held` is the percent that pods hold. `about` says why it
