@@ -7,10 +7,9 @@ bound. The rest is placed again; after the gang's time-out its bound pods are ev
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -25,6 +24,7 @@ from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers, key_of
 from gpuplane.scheduler.pods.gang_placing import ROOM_CAUSES, GangDecision, GangPlace, GangPlacer, failed
 from gpuplane.scheduler.pods.gang_preempt import NO_VICTIMS, NOT_HELPFUL, GangPreemption
 from gpuplane.scheduler.pods.gang_rests import GangRests
+from gpuplane.scheduler.pods.gang_timeouts import GangTimeouts
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.pods.volume_binding import VolumeBinder
@@ -32,14 +32,9 @@ from gpuplane.scheduler.reservation import Reservation, ReservationEvent
 from gpuplane.scheduler.reservations import Reservations
 from kubekit.errors import KubekitError
 from kubekit.kube import Clock
-from kubekit.kube.clock import Timer
 from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.preemption import WAITING, Budget
 from kubekit.scheduling.queue import ERROR, GANG, QUEUE_LIMIT, ClusterEvent, QueueEntry
-
-log = logging.getLogger("gpuplane.scheduler")
-LOOK_SECONDS: Final = 1.0
-"""How late a time-out may be seen: times of pods are whole seconds."""
 
 Bind = Callable[[QueueEntry, ScheduledPod, Reservation], None]
 
@@ -86,9 +81,7 @@ class GangScheduler:
         self._start = start
         self._bind = bind
         self._refuse = refuse
-        self._leads = False
-        self._timers: dict[GangKey, Timer] = {}
-        self._dissolving: set[GangKey] = set()
+        self._timeouts = GangTimeouts(clock, members, groups, evictor, start)
         self._rests = GangRests(clock, self.group_changed)
 
     def schedule(self, entry: QueueEntry, pod: ScheduledPod) -> bool:
@@ -108,7 +101,7 @@ class GangScheduler:
     def _schedule(self, gang: Gang, entry: QueueEntry, pod: ScheduledPod, pods: list[ScheduledPod]) -> None:
         key = key_of(pod)
         needs = gang_members.needs(pod, gang, pods, self._is_bound)
-        if key in self._dissolving or self._is_overdue(gang_members.half_bound(pods)):
+        if key is not None and self._timeouts.has_passed(key, pods):
             needs = gang_members.GangNeeds(message=f"gang {gang.name}: its bound pods are being evicted")
         entries = {pod.metadata.uid: entry}
         for other in needs.together:
@@ -221,19 +214,17 @@ class GangScheduler:
     def _is_bound(self, pod: ScheduledPod) -> bool:
         return bool(pod.spec.node_name) or (pod.info is not None and self._model.is_assumed(pod.info))
 
-    # -- half bound gangs --------------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Count the time of half bound gangs from now on: this replica leads."""
-        self._leads = True
-        for key in self.members.names():
-            self._watch(key)
+        self._timeouts.begin()
 
     def changed(self, old: Any, new: Any) -> None:
         """Handle a change of a pod: wakes the rest of its gang, and begins to count the time of a half bound one."""
         keys = {key for pod in (old, new) if isinstance(pod, ScheduledPod) and (key := key_of(pod)) is not None}
         for key in keys:
-            self._watch(key)
+            self._timeouts.watch(key)
             if not self.members.of(key):
                 self._rests.end(key)
             waiting = {pod.metadata.uid for pod in self.members.of(key) if not pod.spec.node_name}
@@ -256,53 +247,9 @@ class GangScheduler:
         if queue.notify(ClusterEvent.POD_CHANGED, "", now, lambda entry: entry.pod.uid in waiting):
             self._model.wake()
 
-    def _is_overdue(self, bound: list[ScheduledPod]) -> bool:
-        return gang_members.seconds_half_bound(bound, self._clock.wall()) > self._timeout(bound)
-
-    def _timeout(self, bound: Iterable[ScheduledPod]) -> float:
-        return min(
-            (self._groups.timeout(pod.metadata.namespace, pod.gang) for pod in bound if pod.gang is not None),
-            default=0.0,
-        )
-
-    def _watch(self, key: GangKey) -> None:
-        """Set or stop the timer of a gang by what is known now."""
-        bound = gang_members.half_bound(self.members.of(key))
-        timer = self._timers.get(key)
-        if not bound:
-            self._dissolving.discard(key)
-            if timer is not None:
-                self._timers.pop(key).cancel()
-        elif timer is None and self._leads:
-            passed = gang_members.seconds_half_bound(bound, self._clock.wall())
-            left = max(0.0, self._timeout(bound) - passed) + LOOK_SECONDS
-            self._timers[key] = self._clock.call_later(left, lambda: self._overdue(key))
-
-    def _overdue(self, key: GangKey) -> None:
-        self._timers.pop(key, None)
-        bound = gang_members.half_bound(self.members.of(key))
-        if bound:
-            self._dissolving.add(key)
-            self._start(self._dissolve(key, bound), f"dissolve gang {key[0]}/{key[2]}")
-
-    async def _dissolve(self, key: GangKey, bound: list[ScheduledPod]) -> None:
-        """Evict the bound pods of a gang whose time-out has passed."""
-        log.warning("gang half bound at its time-out, evicting gang=%s/%s pods=%d", key[0], key[2], len(bound))
-        text = f"gang {key[2]}: not all of its pods were bound in time"
-        try:
-            for pod in bound:
-                if pod.info is not None:
-                    await self._evictor.evict_of_gang(pod.info, text)
-        except KubekitError as error:
-            log.warning("gang not evicted yet gang=%s/%s: %s", key[0], key[2], error)
-        finally:
-            self._watch(key)  # looks again until a watch has delivered that they leave
-
     def close(self) -> None:
         """Stop the timers."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self._timeouts.close()
         self._rests.close()
 
 
