@@ -17,10 +17,10 @@ from typing import Final
 
 from gpuplane.hardware import open_gpus
 from kubekit.errors import KubekitError
-from tests.gpu import compute, frameworks, memory
+from tests.gpu import collectives, compute, frameworks, memory
 from tests.gpu.compute import Pace
 from tests.gpu.findings import Finding, Report, Trouble
-from tests.gpu.tenants import ALONE, Broken, Tenants
+from tests.gpu.tenants import ALONE, Broken, Lacking, Tenants
 
 NO_GPU: Final = 3
 Part = Callable[[], Iterator[Finding]]
@@ -49,6 +49,17 @@ def no_gpu() -> str:
     found = gpus.inventory()
     gpus.close()
     return "" if found else "NVML knows none"
+
+
+def gpus(tenants: Tenants) -> int:
+    """Return how many GPUs the tenants may have; a simulated machine has one."""
+    if tenants.simulated:
+        return 1
+    found = open_gpus()
+    try:
+        return len(found.inventory())
+    finally:
+        found.close()
 
 
 def arguments(words: list[str] | None) -> argparse.Namespace:
@@ -83,6 +94,7 @@ def plan(tenants: Tenants, quick: bool, troubles: list[Trouble]) -> dict[str, Pa
         "neighbours": paced(compute.neighbours),
         "kills": paced(compute.kills),
         "pytorch": lambda: frameworks.measured(tenants, quick),
+        "nccl": lambda: collectives.measured(tenants, gpus(tenants), quick),
     }
 
 
@@ -113,6 +125,9 @@ def main(words: list[str] | None = None) -> int:
                 findings.append(finding)
                 sys.stdout.write(finding.line() + "\n")
                 sys.stdout.flush()
+        except Lacking as error:
+            troubles.append(Trouble(name, str(error), skipped=True))
+            sys.stdout.write(f" - skipped: {error}\n")
         except Exception as error:  # what the other parts found is reported all the same
             why = str(error) if isinstance(error, Broken) else repr(error)
             troubles.append(Trouble(name, why, skipped=False))

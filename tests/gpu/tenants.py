@@ -20,6 +20,10 @@ class Broken(Exception):
     """A tenant's program failed, in its own words."""
 
 
+class Lacking(Exception):
+    """The machine has not what a part needs: the part is skipped."""
+
+
 class Tenant:
     """A program that runs, at first only up to where it is ready."""
 
@@ -65,17 +69,33 @@ class Tenants:
     """The tenants of one GPU, real, or simulated where `simulate` is a model."""
 
     def __init__(self, gpu: str = "0", simulate: str = "") -> None:
+        self.simulated = bool(simulate)
         self._where = ["--simulate", simulate] if simulate else ["--gpu", gpu]
 
-    def command(self, words: Sequence[str], core: int, memory_mib: int = 0) -> list[str]:
-        """The command line of a program in a share of `core` percent and `memory_mib`; of all at will for ALONE."""
-        limits = ["--core", str(core)] if core else ["--core", "100", "--backend", "none"]
+    def on(self, gpu: str) -> Tenants:
+        """The tenants of another GPU of this machine."""
+        return Tenants(gpu)
+
+    def command(self, words: Sequence[str], core: int, memory_mib: int = 0, *, held: bool = True) -> list[str]:
+        """The command line of a program in a share of `core` percent and `memory_mib`; of all at will for ALONE.
+
+        A share that is not `held` takes its room from others, and no limit holds.
+        """
+        limits = ["--core", str(core or 100)]
+        limits += ["--backend", "none"] if not core or not held else []
         limits += ["--memory", f"{memory_mib}MiB"] if memory_mib else []
         return [sys.executable, "-m", "gpuplane", "share", "run", "-q", *self._where, *limits, "--", *words]
 
-    def start(self, *words: object, core: int = ALONE, memory_mib: int = 0, program: Path | str = PROGRAM) -> Tenant:
+    def start(
+        self,
+        *words: object,
+        core: int = ALONE,
+        memory_mib: int = 0,
+        program: Path | str = PROGRAM,
+        held: bool = True,
+    ) -> Tenant:
         """A tenant's program with these words; it is ready when this returns. Raises Broken."""
-        command = self.command([sys.executable, str(program), *map(str, words)], core, memory_mib)
+        command = self.command([sys.executable, str(program), *map(str, words)], core, memory_mib, held=held)
         pipe = subprocess.PIPE
         tenant = Tenant(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
         tenant.await_ready()

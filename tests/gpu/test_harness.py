@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.gpu import memory
 from tests.gpu.__main__ import NO_GPU, main, no_gpu
 from tests.gpu.findings import Finding, Report, Trouble
+from tests.support.compiler import compiler
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +36,46 @@ def test_killed_tenants_leave_their_share_to_the_next(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["troubles"] == []
     assert [one["name"] for one in report["findings"]] == ["longest wait beside 3 SIGKILLs", "time taken"]
+
+
+@pytest.fixture
+def nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that plays NCCL, where NCCL's wheel has its own."""
+    folder = tmp_path / "packages/nvidia/nccl"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    source = Path(__file__).with_name("fake_nccl.c")
+    subprocess.run(
+        [*compiler(), "-O1", "-shared", "-fPIC", "-o", str(folder / "lib/libnccl.so.2"), str(source), "-ldl"],
+        check=True,
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder.parents[1]))
+    monkeypatch.syspath_prepend(str(folder.parents[1]))
+
+
+@pytest.mark.usefixtures("nccl")
+def test_two_shares_reduce_together(tmp_path: Path) -> None:
+    assert main(["--simulate", "t4", "--quick", "--only", "nccl", "--report", str(tmp_path)]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    right = [one["name"] for one in report["findings"] if one["name"].endswith("right") and one["value"] == 1]
+    assert right == ["no share: the sum is right", "shares of 50%: the sum is right"]
+
+
+@pytest.mark.usefixtures("nccl")
+def test_where_nccl_takes_no_second_program_on_a_gpu_it_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NCCL_REFUSES", "1")
+    assert main(["--simulate", "t4", "--quick", "--only", "nccl", "--report", str(tmp_path)]) == 0
+    [trouble] = json.loads((tmp_path / "report.json").read_text())["troubles"]
+    assert trouble == {"part": "nccl", "what": "NCCL takes one program for each GPU, and there is 1", "skipped": True}
+
+
+def test_without_nccl_it_is_skipped_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.gpu.collectives.library", lambda: None)
+    assert main(["--simulate", "t4", "--quick", "--only", "nccl", "--report", str(tmp_path)]) == 0
+    [trouble] = json.loads((tmp_path / "report.json").read_text())["troubles"]
+    assert "pip install nvidia-nccl-cu12" in trouble["what"]
 
 
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
