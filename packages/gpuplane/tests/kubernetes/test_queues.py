@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from gpuplane import names
 from gpuplane.api.gpuqueue import GPUQueue
 from kubekit.api.core import Event, Pod
 from kubekit.kube import AlreadyExists, Client
 from packages.gpuplane.tests.kubernetes.test_pod_scheduler import create, plane
+from packages.gpuplane.tests.pod_scheduler.test_kueue import cluster_queue, pod_in
 from tests.support.extender_world import gpu_pod
+from tests.support.kueue_world import Kueue
 from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.watching import until_objects
 from tests.support.scheduled_pods import ours, reasons
@@ -70,3 +73,26 @@ async def test_a_borrowed_queue_is_reclaimed(plane: ControlPlane) -> None:
             GPUQueue,
             lambda queues: {one.metadata.name: one.status.borrowed.gpus for one in queues} == borrowed,
         )
+
+
+async def test_queues_of_kueue_are_read(plane: ControlPlane) -> None:
+    """Its kinds are defined while the scheduler runs; two ClusterQueues of four GPUs in one cohort."""
+    async with (
+        Client.connect(plane.kubeconfig) as client,
+        extending(client, plane.kubeconfig, free_port(), pod_scheduler=True),
+    ):
+        await add_nodes(client, 1, 8)
+        await namespaces(client, "a", "b")
+        kueue = Kueue(client, "v1beta2")
+        await kueue.install()
+        await kueue.create("ResourceFlavor", "default", {})
+        for name in ("a", "b"):
+            await kueue.create("ClusterQueue", name, cluster_queue("cohortName", names.VCUDA_CORE, 400))
+            await kueue.create("LocalQueue", "main", {"clusterQueue": name}, name)
+        await create(client, [pod_in("b", f"b-{at}") for at in range(9)])
+        # NB: until the scheduler has looked for the group again the pods belong to no queue, and all GPUs are theirs.
+        await until_objects(client, Pod, lambda pods: len(on_nodes(pods, "b")) == 8)
+        await create(client, [pod_in("a", f"a-{at}") for at in range(5)])
+        await until_objects(client, Pod, lambda pods: len(on_nodes(pods, "a")) == 4)
+        assert len(on_nodes(await client.list(Pod), "b")) == 4
+        assert await verdict(client) == []

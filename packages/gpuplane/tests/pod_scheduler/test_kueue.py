@@ -21,23 +21,23 @@ def pod_in(namespace: str, name: str, queue: str = "main") -> dict[str, Any]:
     return ours(pod, terminationGracePeriodSeconds=0)
 
 
+def cluster_queue(cohort: str, resource: str, quota: int, **spec: Any) -> dict[str, Any]:
+    """The spec of a ClusterQueue in the cohort `all`, whose name stands in the field `cohort`."""
+    flavor = {"name": "default", "resources": [{"name": resource, "nominalQuota": quota}]}
+    return {
+        cohort: "all",
+        "namespaceSelector": {},
+        "preemption": {"reclaimWithinCohort": "Any"},
+        "resourceGroups": [{"coveredResources": [resource], "flavors": [flavor]}],
+        **spec,
+    }
+
+
 async def declare(cluster: World, kueue: Kueue, cohort: str) -> None:
     """Two ClusterQueues of two GPUs each in one cohort, and a LocalQueue for each in a namespace of its name."""
     await kueue.create("ResourceFlavor", "default", {})
-    for name in ("a", "b"):
-        quota = {"name": names.GPU_RESOURCE, "nominalQuota": 2}
-        spec = {
-            cohort: "all",
-            "namespaceSelector": {},
-            "preemption": {"reclaimWithinCohort": "Any"},
-            "queueingStrategy": "StrictFIFO" if name == "a" else "BestEffortFIFO",
-            "resourceGroups": [
-                {
-                    "coveredResources": [names.GPU_RESOURCE],
-                    "flavors": [{"name": "default", "resources": [quota]}],
-                }
-            ],
-        }
+    for name, strategy in (("a", "StrictFIFO"), ("b", "BestEffortFIFO")):
+        spec = cluster_queue(cohort, names.GPU_RESOURCE, 2, queueingStrategy=strategy)
         await kueue.create("ClusterQueue", name, spec)
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         await cluster.client.request("POST", "/api/v1/namespaces", None, body)
