@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
+import msgspec
+
 from gpuplane.api.gpuqueue import GPUQueue, GPUQueueSpec, GPUQueueStatus, QueueAmounts
+from gpuplane.cli.queues_text import queue_lines, queue_views
+from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import explain
 from gpuplane.explain.queues import queue_text
 from gpuplane.explain.world import ClusterFacts
@@ -51,3 +57,19 @@ def test_metrics_have_what_each_queue_holds() -> None:
     assert 'gpuplane_queue_guaranteed{queue="a",resource="memory"}' not in lines
     assert 'gpuplane_queue_dominant_share{queue="a"} 0.375' in lines
     assert "queue=" not in exposition(queue_families(None)).decode()
+
+
+def test_status_lists_queues_and_what_is_wrong_with_them() -> None:
+    wrong = queue("web", guaranteed=QueueAmounts(gpus=2), parent="nowhere")
+    wrong = msgspec.structs.replace(
+        wrong, status=GPUQueueStatus(message="its parent nowhere does not exist", waiting=4)
+    )
+    lines = queue_lines(queue_views([wrong, queue("vision")]), Console(io.StringIO(), io.StringIO(), colour="never"))
+    assert lines[1:4] == [
+        " QUEUE    GUARANTEED   GPUS   BORROWED   SHARE   WAITING   PARENT",
+        " vision            -      3          1   37.5%         0",
+        " web               2      -          -       -         4   nowhere",
+    ]
+    text = "\n".join(lines[4:])
+    assert "queue web does not count as it is written" in text and "kubectl edit gpuqueue web" in text
+    assert queue_lines((), Console(io.StringIO(), io.StringIO(), colour="never")) == []

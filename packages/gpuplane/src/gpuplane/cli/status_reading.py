@@ -11,11 +11,14 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, chosen, is_paused
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.api.offers import shared_by_mps
 from gpuplane.api.upgrade import upgrade_record, upgrade_state
 from gpuplane.cli.extender_use import bound_without, bypass_of
 from gpuplane.cli.overview import overview
+from gpuplane.cli.queues_text import queue_views
 from gpuplane.cli.status_views import ExtenderBypass, Overview, Pause, PolicyRefusal, PoolView, UpgradeView
+from gpuplane.explain.queues import read_queues
 from kubekit.api.core import Deployment, Event, Node, Pod
 from kubekit.errors import Retryable, Terminal
 from kubekit.kube import Client, Forbidden, Informer, NotFound
@@ -55,13 +58,13 @@ async def observe(client: Client, selector: str = "") -> Overview:
     not served, and where neither the operator nor an object of its is there.
     """
     try:
-        gpunodes, pods, nodes, policies, operator, pools = await asyncio.gather(
+        gpunodes, pods, nodes, policies, operator, (pools, queues) = await asyncio.gather(
             client.list(GPUNode),
             client.list(Pod),
             client.list(Node, labels=_labels(selector)),
             _policies(client),
             read_operator(client),
-            _pools(client),
+            asyncio.gather(_pools(client), read_queues(client)),
         )
     except NotFound:
         raise _not_installed(client, definitions=False) from None
@@ -71,7 +74,7 @@ async def observe(client: Client, selector: str = "") -> Overview:
     # Only then is an event there to be read: on a large cluster their list takes longer than all others.
     events = await bypasses(client) if bound_without(pods) else []
     seen = _overview(gpunodes, pods, nodes, policies, operator, events, pools, selector)
-    return msgspec.structs.replace(seen, buys_nodes=bought)
+    return msgspec.structs.replace(seen, buys_nodes=bought, queues=queue_views(queues))
 
 
 async def _pools(client: Client) -> tuple[PoolView, ...]:
@@ -218,11 +221,12 @@ class Follower:
         self._autoscaler = Informer(
             client, Deployment, names.OPERATOR_NAMESPACE, fields=f"metadata.name={names.AUTOSCALER_NAME}"
         )
+        self._queues = Informer(client, GPUQueue, optional=True)
         self._change = asyncio.Event()
         self._pools = PoolFollower(client, self._change.set)
         self._informers: tuple[Informer[Any], ...] = (
             *(self._gpunodes, self._pods, self._nodes),
-            *(self._policies, self._events, self._autoscaler),
+            *(self._policies, self._events, self._autoscaler, self._queues),
         )
         for informer in self._informers:
             informer.add_handler(lambda old, new: self._change.set())
@@ -267,7 +271,8 @@ class Follower:
             self._pools.seen(),
             self._selector,
         )
-        return msgspec.structs.replace(seen, buys_nodes=bool(self._autoscaler.items()))
+        queues = queue_views(self._queues.items())
+        return msgspec.structs.replace(seen, buys_nodes=bool(self._autoscaler.items()), queues=queues)
 
     @property
     def hindrance(self) -> str:

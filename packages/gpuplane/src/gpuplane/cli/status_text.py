@@ -9,6 +9,7 @@ from gpuplane import names
 from gpuplane.cli.cluster_trouble import ClusterTrouble, bypassed, cluster_troubles
 from gpuplane.cli.models import short_model
 from gpuplane.cli.pools_text import pool_lines
+from gpuplane.cli.queues_text import queue_lines
 from gpuplane.cli.status_parts import SHOWN, gpus_of, number_of, said, stage_glyphs
 from gpuplane.cli.status_trouble import alike, trouble
 from gpuplane.cli.status_upgrades import upgrades
@@ -26,6 +27,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
                 f"{name}   no GPU nodes{' with these labels' if seen.left_out else ''}   {_version(seen)}",
                 *(_no_nodes(seen) if seen.left_out or not seen.pools else ()),
                 *pool_lines(seen.pools, screen),
+                *queue_lines(seen.queues, screen),
                 *_waiting(seen.waiting_pods, screen, now),
                 *_of_cluster(seen, screen, now),
             )
@@ -41,6 +43,7 @@ def nodes_page(name: str, seen: Overview, screen: Console, now: datetime, *, wid
     lines += _bars(seen, screen)
     lines += ["", *_models(seen, screen)]
     lines += pool_lines(seen.pools, screen)
+    lines += queue_lines(seen.queues, screen)
     lines += _waiting(seen.waiting_pods, screen, now)
     if wide:
         lines += ["", *_wide(seen.nodes, screen, now)]

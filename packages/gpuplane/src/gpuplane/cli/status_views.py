@@ -35,6 +35,22 @@ class PoolView(msgspec.Struct, frozen=True, rename="camel"):
     cure: str = ""
 
 
+class QueueView(msgspec.Struct, frozen=True, rename="camel"):
+    """A queue of the pod scheduler. The numbers of GPUs are quantities, empty where they are unknown or not set.
+
+    `trouble` is why it does not count as it is written.
+    """
+
+    name: str
+    parent: str = ""
+    guaranteed: str = ""
+    held: str = ""
+    borrowed: str = ""
+    share: str = ""
+    waiting: int = 0
+    trouble: str = ""
+
+
 class UpgradeView(msgspec.Struct, frozen=True, rename="camel"):
     """The progress of a node's driver upgrade, since when, and the reason why it is not finished."""
 
@@ -142,8 +158,9 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     operator works. `version` is that of the cluster's gpuplane, empty if unknown.
     `waiting_pods` begin with the one that waits longest. `unattended`: the operator is gone from the cluster.
     `bypass` is None where kube-scheduler asks the extender, or where nothing is known of it. `left_out` is the number
-    of GPU nodes without the labels that were asked for. `pools` are the node pools that buy nodes; `buys_nodes`: an
-    autoscaler is installed, as far as that was asked.
+    of GPU nodes without the labels that were asked for.
+    `pools` are the node pools that buy nodes, `queues` those of the pod scheduler; `buys_nodes`: an autoscaler is
+    installed, as far as that was asked.
     """
 
     nodes: tuple[NodeView, ...]
@@ -161,6 +178,7 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
     bypass: ExtenderBypass | None = None
     left_out: int = 0
     pools: tuple[PoolView, ...] = ()
+    queues: tuple[QueueView, ...] = ()
     buys_nodes: bool = False
 
     @property
