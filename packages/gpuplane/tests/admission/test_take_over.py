@@ -16,8 +16,8 @@ from gpuplane.admission.review import Question, take_over_pod
 from gpuplane.admission.take_over import take_over, taken_over
 from gpuplane.admission.translate import Translation
 from gpuplane.api.manifests import check_text
+from kubekit.cel import CelProgram
 from kubekit.errors import InvalidInput
-from tinykube.apiserver.cel import CelProgram
 from tinykube.apiserver.patch import json_patch
 
 IMAGE = "registry/gpuplane:1"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinykube.apiserver.cel import CelError, CelProgram, CelSyntaxError
+from kubekit.cel import CelError, CelProgram, CelSyntaxError
 
 
 def evaluate(source: str, **variables: Any) -> Any:

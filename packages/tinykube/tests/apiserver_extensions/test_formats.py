@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinykube.apiserver.formats import go_duration, valid_format
-from tinykube.apiserver.regexes import regex
+from kubekit.api.formats import go_duration, valid_format
+from kubekit.api.regexes import regex
 
 
 @pytest.mark.parametrize(

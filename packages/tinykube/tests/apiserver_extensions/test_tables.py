@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from kubekit.api.durations import human_duration
 from tinykube.apiserver import tables
 from tinykube.apiserver.builtin import RESOURCES
-from tinykube.apiserver.durations import human_duration
 from tinykube.apiserver.jsonpath import JSONPath
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

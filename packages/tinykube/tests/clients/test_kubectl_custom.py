@@ -7,7 +7,7 @@ import re
 
 import yaml
 
-from tinykube.apiserver.durations import parse_time
+from kubekit.api.durations import parse_time
 
 CRD = """
 apiVersion: apiextensions.k8s.io/v1

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tinykube.apiserver.cel.program import macro_parts, unescape
-from tinykube.apiserver.cel.syntax import Call, Ident, Index, ListLiteral, MapLiteral, Node, Select, parse
+from kubekit.cel.program import macro_parts, unescape
+from kubekit.cel.syntax import Call, Ident, Index, ListLiteral, MapLiteral, Node, Select, parse
 
 Schema = Mapping[str, Any]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tinykube.apiserver.cel import CelError, CelProgram
-from tinykube.apiserver.cel.values import ABSENT, some
+from kubekit.cel import CelError, CelProgram
+from kubekit.cel.values import ABSENT, some
 from tinykube.apiserver.failure import Cause
 
 _VARIABLES = ("self", "oldSelf")

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tinykube.apiserver.cel import CelProgram, CelSyntaxError
+from kubekit.api.formats import valid_format
+from kubekit.cel import CelProgram, CelSyntaxError
 from tinykube.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
-from tinykube.apiserver.formats import valid_format
 from tinykube.apiserver.hooks import Object
 from tinykube.apiserver.policies import VARIABLES
 from tinykube.apiserver.validation import validate_selector

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
+from kubekit.api.formats import valid_format
+from kubekit.api.regexes import regex
+from kubekit.cel import CelSyntaxError
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.cel import CelSyntaxError
 from tinykube.apiserver.celfields import undefined_fields
 from tinykube.apiserver.celrules import CelRule
 from tinykube.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
-from tinykube.apiserver.formats import valid_format
 from tinykube.apiserver.hooks import KindRules, Object, ScalePaths
 from tinykube.apiserver.jsonpath import JSONPath
 from tinykube.apiserver.printers import Printer
-from tinykube.apiserver.regexes import regex
 from tinykube.apiserver.schema import openapi_schema
 from tinykube.apiserver.structural import Structural
 from tinykube.apiserver.tables import crd_printer

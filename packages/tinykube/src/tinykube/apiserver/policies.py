@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from kubekit.cel import CelError, CelProgram, CelSyntaxError
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.cel import CelError, CelProgram, CelSyntaxError
 from tinykube.apiserver.failure import ApiFailure, forbidden
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.matching import Match, parse_match, review_request

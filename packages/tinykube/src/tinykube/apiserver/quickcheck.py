@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tinykube.apiserver.formats import valid_format
-from tinykube.apiserver.regexes import regex
+from kubekit.api.formats import valid_format
+from kubekit.api.regexes import regex
 
 if TYPE_CHECKING:
     from tinykube.apiserver.structural import Structural

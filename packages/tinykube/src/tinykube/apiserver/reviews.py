@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from kubekit.api.durations import format_time
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse, json_response
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.durations import format_time
 from tinykube.apiserver.failure import ApiFailure, Cause, bad_request, not_found
 from tinykube.apiserver.hooks import Attributes, Object, Review, User
 from tinykube.apiserver.identity import ISSUER, Find, InvalidToken, RequestAuthenticator

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
+from kubekit.api.formats import valid_format
+from kubekit.api.regexes import regex
 from tinykube.apiserver.celrules import CelRule, compile_rules
 from tinykube.apiserver.failure import Cause
-from tinykube.apiserver.formats import valid_format
 from tinykube.apiserver.quickcheck import Check, quick
-from tinykube.apiserver.regexes import regex
 
 _MISSING: Final = object()
 _TYPES: Final[dict[str, Any]] = {"object": dict, "array": list, "string": str, "boolean": bool}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from tinykube.apiserver.durations import UNKNOWN, age
+from kubekit.api.durations import UNKNOWN, age
 from tinykube.apiserver.jsonpath import JSONPath
 from tinykube.apiserver.printers import DEFAULT, PRINTERS, Object, Printer, TableColumn
 

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kubekit.cel import CelError, CelProgram, CelSyntaxError
 from kubekit.documents import DocumentError, decode_json
 from tinykube.apiserver.asgi import MAX_BODY_BYTES
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.cel import CelError, CelProgram, CelSyntaxError
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.httpspool import HttpsPool, ServerAddress

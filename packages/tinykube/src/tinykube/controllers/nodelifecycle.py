@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from kubekit.api.durations import parse_time
 from kubekit.scheduling.podinfo import NodeTaint, compile_taints, compile_tolerations
-from tinykube.apiserver.durations import parse_time
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow

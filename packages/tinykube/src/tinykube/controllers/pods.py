@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kubekit.api.core import has_ended
-from tinykube.apiserver.durations import parse_time
+from kubekit.api.durations import parse_time
 from tinykube.controllers.following import follow
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from tinykube.apiserver.durations import age
+from kubekit.api.durations import age
 from tinykube.apiserver.printers.base import (
     NONE,
     Object,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from tinykube.apiserver.durations import age
+from kubekit.api.durations import age
 
 Object = Mapping[str, Any]
 NONE = "<none>"

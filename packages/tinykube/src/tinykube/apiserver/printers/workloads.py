@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from kubekit.api.core import has_ended
-from tinykube.apiserver.durations import age, human_duration, parse_time
+from kubekit.api.durations import age, human_duration, parse_time
 from tinykube.apiserver.printers.base import (
     NONE,
     Object,

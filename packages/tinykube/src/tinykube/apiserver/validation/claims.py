@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tinykube.apiserver.cel import CelProgram, CelSyntaxError
+from kubekit.cel import CelProgram, CelSyntaxError
 from tinykube.apiserver.failure import Cause, duplicate, invalid_value, required
 from tinykube.apiserver.validation.names import dns_label, dns_subdomain
 from tinykube.apiserver.validation.tables import (

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from kubekit.api.durations import format_time, parse_time
 from kubekit.errors import InvalidInput
-from tinykube.apiserver.durations import format_time, parse_time
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tinykube.apiserver.durations import parse_time
+from kubekit.api.durations import parse_time
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.deployment import decide
 from tinykube.controllers.deployment.decide import Bounds, SetFacts

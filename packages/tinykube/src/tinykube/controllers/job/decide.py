@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tinykube.apiserver.durations import parse_time
+from kubekit.api.durations import parse_time
 from tinykube.controllers import pods as podstate
 
 Object = Mapping[str, Any]

@@ -15,10 +15,13 @@ from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tinykube.apiserver.cel import kubernetes
-from tinykube.apiserver.cel.kubernetes import INT_MAX, INT_MIN, compare
-from tinykube.apiserver.cel.syntax import UInt
-from tinykube.apiserver.cel.values import (
+from kubekit.api.durations import format_time, parse_time
+from kubekit.api.formats import go_duration
+from kubekit.api.regexes import regex
+from kubekit.cel import kubernetes
+from kubekit.cel.kubernetes import INT_MAX, INT_MIN, compare
+from kubekit.cel.syntax import UInt
+from kubekit.cel.values import (
     ABSENT,
     CelError,
     CelType,
@@ -29,9 +32,6 @@ from tinykube.apiserver.cel.values import (
     some,
     type_name,
 )
-from tinykube.apiserver.durations import format_time, parse_time
-from tinykube.apiserver.formats import go_duration
-from tinykube.apiserver.regexes import regex
 
 
 def _overload() -> CelError:

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import SplitResult
 
 from kubekit.api.quantity import parse_quantity
+from kubekit.cel.syntax import UInt
 from kubekit.errors import InvalidInput
-from tinykube.apiserver.cel.syntax import UInt
 
 
 class CelError(Exception):

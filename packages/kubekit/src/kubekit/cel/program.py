@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tinykube.apiserver.cel.functions import FUNCTIONS, METHODS, NAMESPACES, TYPES
-from tinykube.apiserver.cel.syntax import (
+from kubekit.cel.functions import FUNCTIONS, METHODS, NAMESPACES, TYPES
+from kubekit.cel.syntax import (
     Call,
     CelSyntaxError,
     Ident,
@@ -22,7 +22,7 @@ from tinykube.apiserver.cel.syntax import (
     Select,
     parse,
 )
-from tinykube.apiserver.cel.values import ABSENT, CelError, OptionalValue, equal, some
+from kubekit.cel.values import ABSENT, CelError, OptionalValue, equal, some
 
 Env = dict[str, Any]
 Run = Callable[[Env], Any]

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from tinykube.apiserver.cel.values import ABSENT, CelError, OptionalValue, Quantity, Semver, less, some
-from tinykube.apiserver.formats import valid_format
+from kubekit.api.formats import valid_format
+from kubekit.cel.values import ABSENT, CelError, OptionalValue, Quantity, Semver, less, some
 
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from urllib.parse import urlsplit
 
-from tinykube.apiserver.durations import parse_time
+from kubekit.api.durations import parse_time
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
