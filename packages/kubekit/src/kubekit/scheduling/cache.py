@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterator
 from typing import Final, TypeVar
 
+from kubekit.scheduling.devices.store import DeviceStore
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, PodTerm, Requests
 from kubekit.scheduling.volumes.store import VolumeStore
 
@@ -90,6 +91,7 @@ class SchedulerCache:
         self._dropped = 0  # entries of the journal that are gone
         self.namespaces: dict[str, dict[str, str]] = {}
         self.volumes = VolumeStore()
+        self.devices = DeviceStore()
         # Terms that placed pods carry, with the nodes of the carriers.
         self.anti_terms: dict[PodTerm, PerNode] = {}
         self.scored_terms: dict[tuple[PodTerm, int], PerNode] = {}

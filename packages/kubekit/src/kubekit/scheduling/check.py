@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kubekit.scheduling import filters
 from kubekit.scheduling.cache import ClusterNode, SchedulerCache
+from kubekit.scheduling.devices.check import DeviceCheck
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.podinfo import PodInfo, Requests
 from kubekit.scheduling.topology import PodAffinity, TopologySpread
@@ -25,7 +26,10 @@ class FilterCheck:
         self._affinity = PodAffinity(pod, cache) if needs_affinity else None
         self._spread = TopologySpread(pod, cache) if any(c.hard for c in pod.spread) else None
         self.volumes = VolumeCheck(pod, cache.volumes) if pod.volumes else None
+        self.devices = DeviceCheck(pod, cache.devices) if pod.claims else None
         self.refused = self.volumes.refused if self.volumes is not None else None
+        if self.refused is None and self.devices is not None:
+            self.refused = self.devices.refused
 
     def __call__(self, node: ClusterNode) -> Failure | None:
         pod, facts = self._pod, node.facts
@@ -52,6 +56,8 @@ class FilterCheck:
             failure = self._spread.check(facts)
         if failure is None and self._affinity is not None:
             failure = self._affinity.check(facts)
+        if failure is None and self.devices is not None:
+            failure = self.devices(facts)
         return failure
 
     def _with_nominated(self, node: ClusterNode) -> tuple[Requests, int, dict[tuple[str, str, int], int]]:

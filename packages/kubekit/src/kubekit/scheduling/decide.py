@@ -14,6 +14,8 @@ import msgspec
 
 from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.check import FilterCheck
+from kubekit.scheduling.devices.check import PLUGIN as DEVICES
+from kubekit.scheduling.devices.facts import DeviceClaim
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.podinfo import PodInfo
 
@@ -25,12 +27,15 @@ NOT_ASKED: Final = Failure("NodeAffinity", ("node(s) didn't satisfy plugin(s) [N
 # NB: where a filter refuses the pod before it asks nodes, kube-scheduler's search for claims to deallocate fails with
 # these words, and preemption is not tried.
 NOT_PREPARED: Final = "not found"
+NO_CLAIMS: Final = "no new claims to deallocate"
+NOT_DEALLOCATED: Final = "still not schedulable"
 
 
 class Found(msgspec.Struct):
     """`feasible` in the order found. `failures` of the nodes asked; `absent` nodes were never asked.
 
-    `refused`: why no node was asked, since the pod cannot go to any.
+    `refused`: why no node was asked, since the pod cannot go to any. `claimed`: the pod claims devices. `elsewhere` are
+    its claims whose devices some node cannot reach.
     """
 
     feasible: list[ClusterNode]
@@ -39,6 +44,8 @@ class Found(msgspec.Struct):
     absent: int = 0
     next_start: int = 0
     refused: Failure | None = None
+    claimed: bool = False
+    elsewhere: dict[str, DeviceClaim] = {}
 
     def plugins(self) -> frozenset[str]:
         """The filters that said no: what has to change before another try is worth it."""
@@ -106,7 +113,13 @@ def find(
         if len(found.feasible) >= wanted:
             break
     found.next_start = (start + asked) % len(nodes) if nodes else 0
+    _note_claims(found, check)
     return found
+
+
+def _note_claims(found: Found, check: FilterCheck) -> None:
+    if check.devices is not None:
+        found.claimed, found.elsewhere = True, check.devices.elsewhere
 
 
 def best(nodes: list[ClusterNode], scores: list[int], tie: int = 0) -> ClusterNode:
@@ -131,9 +144,13 @@ def fit_error(found: Found, preemption: str = "") -> str:
     if not found.total:
         return NO_NODES
     if found.refused is not None:
-        return f"0/{found.total} nodes are available: {', '.join(found.refused.reasons)}. {NOT_PREPARED}"
+        text = f"0/{found.total} nodes are available: {', '.join(found.refused.reasons)}."
+        if found.refused.plugin != DEVICES:
+            return f"{text} {NOT_PREPARED}"
+        return f"{text} {NO_CLAIMS}, preemption: {preemption}" if preemption else text
     counts = count_reasons(found.failures.values())
     if found.absent:
         counts[NOT_ASKED.reasons[0]] += found.absent
     text = available(found.total, counts)
-    return f"{text} no new claims to deallocate, preemption: {preemption}" if preemption else text
+    claims = NOT_DEALLOCATED if found.claimed else NO_CLAIMS
+    return f"{text} {claims}, preemption: {preemption}" if preemption else text

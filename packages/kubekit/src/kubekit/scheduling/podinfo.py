@@ -15,6 +15,7 @@ import msgspec
 
 from kubekit.api.pod_requests import read_amounts
 from kubekit.api.quantity import MOST, parse_quantity, whole
+from kubekit.scheduling.devices.facts import PodClaim, compile_pod_claims
 from kubekit.scheduling.resizes import with_resizes
 from kubekit.scheduling.selectors import (
     EVERYTHING,
@@ -102,7 +103,10 @@ NO_AFFINITY: Final = Affinity()
 
 
 class PodInfo(msgspec.Struct, frozen=True, gc=False):
-    """A pod as the scheduler sees it. `ports`: (host IP, protocol, host port). `volumes`: those that restrict it."""
+    """A pod as the scheduler sees it. `ports`: (host IP, protocol, host port). `volumes`: those that restrict it.
+
+    `claims` are its claims of devices.
+    """
 
     namespace: str
     name: str
@@ -125,6 +129,7 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     terminating: bool = False
     created: str = ""
     volumes: tuple[PodVolume, ...] = ()
+    claims: tuple[PodClaim, ...] = ()
 
     @property
     def key(self) -> str:
@@ -319,6 +324,7 @@ def compile_pod(obj: Mapping[str, Any]) -> PodInfo:
         terminating="deletionTimestamp" in meta,
         created=meta.get("creationTimestamp") or "",
         volumes=compile_volumes(meta["name"], spec) if spec.get("volumes") else (),
+        claims=compile_pod_claims(spec, status) if spec.get("resourceClaims") else (),
     )
 
 

@@ -95,8 +95,8 @@ def plan(
     if candidates:
         return PreemptionPlan(candidates=tuple(candidates))
     counts = count_reasons(verdicts.values())
-    if found.absent:
-        counts[NOT_HELPFUL.reasons[0]] += found.absent
+    if found.absent or found.refused is not None:
+        counts[NOT_HELPFUL.reasons[0]] += found.absent or found.total
     return PreemptionPlan(message=available(found.total, counts))
 
 

@@ -46,6 +46,7 @@ class ClusterEvent(StrEnum):
     VOLUME_CHANGED = "VolumeChanged"
     STORAGE_CHANGED = "StorageChanged"  # classes, and the storage that drivers have left
     ATTACHMENTS_CHANGED = "AttachmentsChanged"  # how many volumes a node attaches, or those that it has
+    DEVICES_CHANGED = "DevicesChanged"  # resource claims, device classes or resource slices
 
 
 _OF_VOLUMES: Final = frozenset(
@@ -65,12 +66,13 @@ _WAKES: Final[dict[str, frozenset[ClusterEvent]]] = {
     | {ClusterEvent.ATTACHMENTS_CHANGED},
     "VolumeBinding": _NODE_LABELED | _OF_VOLUMES,
     "VolumeZone": _NODE_LABELED | _OF_VOLUMES - {ClusterEvent.ATTACHMENTS_CHANGED},
+    "DynamicResources": _NODE_LABELED | {ClusterEvent.DEVICES_CHANGED},
     "PodTopologySpread": frozenset(ClusterEvent)
     - _OF_VOLUMES
-    - {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER},
+    - {ClusterEvent.DEVICES_CHANGED, ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER},
     "InterPodAffinity": frozenset(ClusterEvent)
     - _OF_VOLUMES
-    - {ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER, ClusterEvent.NODE_TAINTS},
+    - {ClusterEvent.DEVICES_CHANGED, ClusterEvent.NODE_ALLOCATABLE, ClusterEvent.NODE_OTHER, ClusterEvent.NODE_TAINTS},
     EXTENDER: frozenset(ClusterEvent),
     GPUS: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.GPU_FREED}),
     GPU_QUOTA: frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_LABELS, ClusterEvent.GPU_FREED})
