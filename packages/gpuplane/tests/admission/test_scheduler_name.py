@@ -41,7 +41,7 @@ def test_a_pod_that_requests_gpus_and_names_no_scheduler_is_given_to_ours(make_p
         ({"ownerReferences": [OWNER]}, {}),
         ({"annotations": {"kubernetes.io/config.mirror": "x"}}, {}),
         ({"annotations": {"scheduling.volcano.sh/group-name": "g"}}, {}),
-        ({}, {"volumes": [{"name": "x", "awsElasticBlockStore": {"volumeID": "v"}}]}),
+        ({}, {"workloadRef": {"name": "w"}}),
         ({}, {"containers": [{"name": "c", "image": "i"}]}),
     ],
 )

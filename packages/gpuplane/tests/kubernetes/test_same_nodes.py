@@ -23,11 +23,13 @@ from kubekit.http_server import HttpAnswer, serving
 from kubekit.kube import Client
 from kubekit.scheduling import decide
 from kubekit.scheduling.cache import SchedulerCache
+from kubekit.scheduling.devices.facts import compile_device_claim, compile_device_class
+from kubekit.scheduling.devices.slices import compile_slice
 from kubekit.scheduling.podinfo import compile_node, compile_pod
 from kubekit.scheduling.preemption import NEVER
 from kubekit.scheduling.volumes import facts
-from kubekit.scheduling.volumes.store import VolumeStore
 from tests.support.random_clusters import NAMESPACES, RandomCluster, random_cluster
+from tests.support.random_devices import RandomDevices
 from tests.support.random_volumes import RandomVolumes, Stored
 from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
@@ -125,8 +127,8 @@ async def make(client: Client, cluster: RandomCluster) -> RandomCluster:
     return RandomCluster(cluster.nodes, running, waiting)
 
 
-async def make_volumes(client: Client, objects: Iterable[Stored]) -> list[Stored]:
-    """Make claims, volumes and their kin; returns them as they are stored."""
+async def make_objects(client: Client, objects: Iterable[Stored]) -> list[Stored]:
+    """Make claims, volumes, devices and their kin; returns them as they are stored."""
     made = []
     for resource, wanted in objects:
         stored = await client.create(
@@ -141,8 +143,9 @@ async def make_volumes(client: Client, objects: Iterable[Stored]) -> list[Stored
     return made
 
 
-def store(objects: Iterable[Stored], found: VolumeStore) -> None:
-    """Put objects into the store of our model."""
+def store(objects: Iterable[Stored], cache: SchedulerCache) -> None:
+    """Put objects into the stores of our model."""
+    found = cache.volumes
     for resource, stored in objects:
         name = stored["metadata"]["name"]
         match resource.kind:
@@ -160,6 +163,12 @@ def store(objects: Iterable[Stored], found: VolumeStore) -> None:
                 found.capacities[name] = facts.compile_capacity(stored)
             case "VolumeAttachment":
                 found.set_attachment(facts.compile_attachment(stored))
+            case "DeviceClass":
+                cache.devices.classes[name] = compile_device_class(stored)
+            case "ResourceSlice":
+                cache.devices.set_slice(compile_slice(stored))
+            case "ResourceClaim":
+                cache.devices.set_claim(compile_device_claim(stored))
 
 
 async def unmake(client: Client, cluster: RandomCluster) -> None:
@@ -171,10 +180,10 @@ async def unmake(client: Client, cluster: RandomCluster) -> None:
     await asyncio.gather(*(client.delete(Node, node["metadata"]["name"]) for node in cluster.nodes))
 
 
-def ours(cluster: RandomCluster, volumes: Iterable[Stored] = ()) -> dict[str, decide.Found]:
+def ours(cluster: RandomCluster, objects: Iterable[Stored] = ()) -> dict[str, decide.Found]:
     """Return the nodes that may run each pod that waits, as our model of kube-scheduler decides."""
     cache = SchedulerCache()
-    store(volumes, cache.volumes)
+    store(objects, cache)
     for name, labels in NAMESPACES.items():
         cache.set_namespace(name, {**labels, "kubernetes.io/metadata.name": name})
     for node in cluster.nodes:
@@ -191,11 +200,9 @@ def names(found: decide.Found) -> frozenset[str]:
     return frozenset(node.name for node in found.feasible)
 
 
-async def compared(
-    scheduler: KubeScheduler, cluster: RandomCluster, expected: dict[str, decide.Found]
-) -> list[tuple[Any, ...]]:
+async def compared(scheduler: KubeScheduler, cluster: RandomCluster, expected: dict[str, decide.Found]) -> list[str]:
     """Return the pods that kube-scheduler decides otherwise: other nodes, or another message where there are none."""
-    unlike = []
+    unlike: list[str] = []
     for pod in cluster.waiting:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         found = expected[name]
@@ -214,7 +221,7 @@ async def compared(
         except AssertionError:
             theirs = await scheduler.decided(name, namespace)
             said = await scheduler.message(name, namespace)
-            unlike.append((pod, sorted(names(found)), sorted(theirs or ()), words, said))
+            unlike.append(f"{name}: {sorted(names(found))} {words!r}; kube-scheduler: {sorted(theirs or ())} {said!r}")
     return unlike
 
 
@@ -226,7 +233,7 @@ async def test_the_same_nodes_as_kube_scheduler(scheduler: KubeScheduler) -> Non
         sizes |= {len(found.feasible) for found in expected.values()}
         unlike += await compared(scheduler, cluster, expected)
         await unmake(scheduler.client, cluster)
-    assert unlike == []
+    assert not unlike, "\n".join(unlike)
     assert {0, 1, 2} <= sizes, "the clusters ask nothing"
 
 
@@ -234,11 +241,31 @@ async def test_the_same_nodes_for_pods_with_volumes(scheduler: KubeScheduler) ->
     unlike, plugins = [], set()
     for seed in range(CLUSTERS):
         wanted = random_cluster(seed, SCHEDULER)
-        stored = await make_volumes(scheduler.client, RandomVolumes(seed, wanted).objects)
+        stored = await make_objects(scheduler.client, RandomVolumes(seed, wanted).objects)
         cluster = await make(scheduler.client, wanted)
         expected = ours(cluster, stored)
         plugins |= {plugin for found in expected.values() for plugin in found.plugins()}
         unlike += await compared(scheduler, cluster, expected)
         await unmake(scheduler.client, cluster)
-    assert unlike == []
+    assert not unlike, "\n".join(unlike)
     assert {"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"} <= plugins
+
+
+async def test_the_same_nodes_for_pods_that_claim_devices(scheduler: KubeScheduler) -> None:
+    unlike, reasons, feasible = [], set(), 0
+    for seed in range(CLUSTERS):
+        wanted = random_cluster(seed, SCHEDULER)
+        stored = await make_objects(scheduler.client, RandomDevices(seed, wanted).objects)
+        cluster = await make(scheduler.client, wanted)
+        expected = ours(cluster, stored)
+        claimed = [found for found in expected.values() if found.claimed]
+        reasons |= {reason for found in claimed for one in found.failures.values() for reason in one.reasons}
+        feasible += sum(bool(found.feasible) for found in claimed)
+        unlike += await compared(scheduler, cluster, expected)
+        await unmake(scheduler.client, cluster)
+        for resource, one in stored:
+            if resource.kind == "ResourceSlice":  # the next cluster's nodes would reach its devices too
+                await scheduler.client.request("DELETE", resource.path(None, one["metadata"]["name"]))
+    assert not unlike, "\n".join(unlike)
+    assert {"cannot allocate all claims", "resourceclaim not available on the node"} <= reasons
+    assert feasible > CLUSTERS // 2, "hardly any claim gets devices"

@@ -102,7 +102,8 @@ def test_a_pod_that_fits_needs_no_moves_and_one_that_cannot_fit_has_no_plan() ->
             "pod of a gang",
         ),
         ({}, {"schedulerName": "default-scheduler"}, "schedulerName is not gpuplane"),
-        ({}, {"resourceClaims": [{"name": "r"}]}, "fields that the scheduler does not support"),
+        ({}, {"resourceClaims": [{"name": "r"}]}, "resource claims that bind it to its node"),
+        ({}, {"workloadRef": {"name": "w"}}, "fields that the scheduler does not support"),
         (
             {},
             {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},

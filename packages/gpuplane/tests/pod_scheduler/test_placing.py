@@ -8,7 +8,6 @@ import pytest
 
 from gpuplane import names
 from gpuplane.sharing import of_pod
-from gpuplane.sharing.unsupported import unsupported
 from kubekit.api.core import Event
 from tests.support.extender_world import Running, World, gpu_pod
 from tests.support.scheduled_pods import bound, ours, plain, refused
@@ -106,12 +105,6 @@ async def test_a_quota_that_is_raised_wakes_the_pods_of_the_namespace(cluster: W
     assert "ExceedsGPUQuota" in await refused(cluster, "a")
     await cluster.quota('{"default": {"quota": {"T4": 1}}}')
     await bound(cluster, "a")
-
-
-def test_claims_of_dynamic_resource_allocation_are_not_supported() -> None:
-    """Real API servers store such pods, the embedded one refuses them."""
-    spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}
-    assert "resource claim gpu" in unsupported({}, spec)
 
 
 async def test_a_pod_that_is_not_supported_holds_up_no_equal_pod(cluster: World, running: Running) -> None:

@@ -244,7 +244,6 @@ def test_a_claim_that_is_being_allocated_is_waited_for(devices):
     devices.slice("a", device("gpu-0"))
     devices.claim("one", wants())
     devices.claim("two", wants())
-    claim = devices.store.claim("default/one")
     results = [{"request": "gpu", "driver": DRIVER, "pool": "a", "device": "gpu-0"}]
     raw = {"metadata": {"name": "one", "namespace": "default", "uid": "uid-one", "resourceVersion": "1"}, "spec": {}}
     assumed = compile_device_claim({**raw, "status": {"allocation": {"devices": {"results": results}}}})
@@ -252,8 +251,29 @@ def test_a_claim_that_is_being_allocated_is_waited_for(devices):
     text = "resource claim default/one is in the process of being allocated"
     assert text in fit_error(find(devices.pod("one"), devices.world.cache))
     assert devices.nodes("two") == []
+    devices.claim("one", wants(), metadata={"resourceVersion": "2", "finalizers": ["example.com/its-driver"]})
+    assert devices.nodes("two") == []  # the claim is being allocated still
     assert devices.store.restore(assumed) and not devices.store.restore(assumed)
-    assert devices.nodes("two") == ["a"] and devices.store.claim("default/one") == claim
+    assert devices.nodes("two") == ["a"]
+
+
+def test_a_claim_that_was_written_holds_its_devices_before_a_watch_delivers_it(devices):
+    devices.slice("a", device("gpu-0"))
+    devices.claim("one", wants())
+    devices.claim("two", wants())
+    results = [{"request": "gpu", "driver": DRIVER, "pool": "a", "device": "gpu-0"}]
+    meta = {"name": "one", "namespace": "default", "uid": "uid-one", "resourceVersion": "3"}
+    status = {"allocation": {"devices": {"results": results}}}
+    written = compile_device_claim({"metadata": meta, "spec": {}, "status": status})
+    devices.store.assume(written)
+    devices.store.written(written)
+    assert devices.nodes("two") == [] and not devices.store.is_pending("default/one")
+    devices.claim("one", wants(), metadata={"resourceVersion": "2"})  # an older version, delivered late
+    assert devices.nodes("two") == []
+    devices.claim("one", wants(), metadata={"resourceVersion": "3"}, status=status)
+    assert devices.nodes("two") == []
+    devices.store.remove_claim("default/one")
+    assert devices.nodes("two") == ["a"]
 
 
 def test_pods_without_claims_are_not_asked(devices):

@@ -15,13 +15,8 @@ CURE: Final = "give the pod to default-scheduler"
 
 def unsupported(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     """Return what the scheduler cannot decide about, in one line; empty for a pod that it can place."""
-    found = [*_claims(spec), *_groups(metadata, spec)]
+    found = list(_groups(metadata, spec))
     return f"the scheduler does not support {', '.join(found)}; {CURE}" if found else ""
-
-
-def _claims(spec: Mapping[str, Any]) -> Iterator[str]:
-    for claim in spec.get("resourceClaims") or ():
-        yield f"resource claim {claim.get('name', '')}"
 
 
 def _groups(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[str]:

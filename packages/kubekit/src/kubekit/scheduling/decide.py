@@ -92,15 +92,19 @@ def find(
         found = Found([] if failure else [node], {}, total, absent=total - 1, next_start=start)
         if failure:
             found.failures[node.name] = failure
+        _note_claims(found, check)
         return found
-    nodes = cache.candidates()
+    nodes, absent = cache.candidates(), 0
+    if named := pod.affinity.named:
+        nodes = [node for node in nodes if node.name in named]
+        absent = total - len(nodes)
     if within is not None:
         nodes = [node for node in nodes if node.name in within]
     if pod.nominated and (within is None or pod.nominated in within):
         promised = cache.nodes.get(pod.nominated)
         if promised is not None and promised.facts is not None and check(promised) is None:
             return Found([promised], {}, len(nodes), next_start=start)
-    found = Found([], {}, total)
+    found = Found([], {}, total, absent=absent)
     wanted, asked = enough(len(nodes), percent), 0
     for offset in range(len(nodes)):
         node = nodes[(start + offset) % len(nodes)]

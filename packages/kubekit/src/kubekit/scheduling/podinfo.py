@@ -87,7 +87,10 @@ class SpreadConstraint(msgspec.Struct, frozen=True):
 
 
 class Affinity(msgspec.Struct, frozen=True):
-    """Everything of `spec.affinity` and `spec.nodeSelector`. `pinned`: the only node it may go to (metadata.name)."""
+    """Everything of `spec.affinity` and `spec.nodeSelector`. `pinned`: the only node it may go to (metadata.name).
+
+    `named` are the nodes that it may go to, where its terms name several.
+    """
 
     node_selector: tuple[Requirement, ...] = ()
     node_required: tuple[NodeTerm, ...] | None = None
@@ -97,6 +100,7 @@ class Affinity(msgspec.Struct, frozen=True):
     anti_required: tuple[PodTerm, ...] = ()
     anti_preferred: tuple[tuple[int, PodTerm], ...] = ()
     pinned: str = ""
+    named: frozenset[str] = frozenset()
 
 
 NO_AFFINITY: Final = Affinity()
@@ -178,13 +182,15 @@ def _pod_term(raw: Mapping[str, Any], namespace: str, labels: Mapping[str, str])
     return PodTerm(selector, raw.get("topologyKey", ""), namespaces, by_label)
 
 
-def _pin(required: tuple[NodeTerm, ...] | None) -> str:
-    if required is None or len(required) != 1:
-        return ""
-    for field in required[0].fields:
-        if field.operator == "In" and len(field.values) == 1:
-            return field.values[0]
-    return ""
+def _named(required: tuple[NodeTerm, ...] | None) -> frozenset[str]:
+    """Return the nodes that all terms together name; none if a term names no node."""
+    found: set[str] = set()
+    for term in required or ():
+        listed = [set(field.values) for field in term.fields if field.operator == "In"]
+        if not listed:
+            return frozenset()
+        found |= set.intersection(*listed)
+    return frozenset(found)
 
 
 def compile_affinity(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> Affinity:
@@ -200,6 +206,7 @@ def compile_affinity(spec: Mapping[str, Any], namespace: str, labels: Mapping[st
         "preferredDuringSchedulingIgnoredDuringExecution",
     )
     node_required = compile_node_terms(node.get(required))
+    named = _named(node_required)
 
     def hard(source: Mapping[str, Any]) -> tuple[PodTerm, ...]:
         return tuple(_pod_term(term, namespace, labels) for term in source.get(required) or ())
@@ -220,7 +227,8 @@ def compile_affinity(spec: Mapping[str, Any], namespace: str, labels: Mapping[st
         pod_preferred=soft(pod),
         anti_required=hard(anti),
         anti_preferred=soft(anti),
-        pinned=_pin(node_required),
+        pinned=next(iter(named)) if len(named) == 1 else "",
+        named=named if len(named) > 1 else frozenset(),
     )
 
 

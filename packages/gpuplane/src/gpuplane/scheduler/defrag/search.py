@@ -97,7 +97,7 @@ class MoveSearch:
         Args:
             movable: the pods that may be moved, by node.
         """
-        if pod.info is None or pod.info.volumes or pod.trouble or pod.gang is not None:
+        if pod.info is None or pod.info.volumes or pod.info.claims or pod.trouble or pod.gang is not None:
             return None
         nodes = self._nodes_for(pod, movable)
         yield

@@ -162,19 +162,24 @@ class GangPlacer:
         if request:
             self._cluster.count(pod, node)
             undo.callback(usage.remove, uid)
-        self._take_volumes(pod.info, node, undo)
+        self._take_more(pod.info, node, undo)
         cache.place(msgspec.structs.replace(pod.info, node_name=node))
         undo.callback(cache.remove, pod.info.key)
 
-    def _take_volumes(self, info: PodInfo, node: str, undo: contextlib.ExitStack) -> None:
-        """Count the volumes that the pod would get on the node as taken."""
-        facts = self._cache.nodes[node].facts
-        check = FilterCheck(info, self._cache).volumes if info.volumes else None
-        if check is not None and facts is not None:
-            planned = check.plan(facts)
-            if isinstance(planned, VolumePlan):
-                assume(planned, self._cache.volumes)
-                undo.callback(restore, planned, self._cache.volumes)
+    def _take_more(self, info: PodInfo, node: str, undo: contextlib.ExitStack) -> None:
+        """Count the volumes and devices that the pod would get on the node as taken."""
+        facts, cache = self._cache.nodes[node].facts, self._cache
+        if facts is None or not (info.volumes or info.claims):
+            return
+        check = FilterCheck(info, cache)
+        planned = check.volumes.plan(facts) if check.volumes is not None else None
+        if isinstance(planned, VolumePlan):
+            assume(planned, cache.volumes)
+            undo.callback(restore, planned, cache.volumes)
+        if check.devices is not None:
+            for claim in check.devices.allocated_on(facts):
+                cache.devices.assume(claim)
+                undo.callback(cache.devices.restore, claim)
 
 
 def _largest(pods: Sequence[ScheduledPod]) -> tuple[ScheduledPod, int]:

@@ -27,7 +27,7 @@ from gpuplane.scheduler.pods.gang_rests import GangRests
 from gpuplane.scheduler.pods.gang_timeouts import GangTimeouts
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
-from gpuplane.scheduler.pods.volume_binding import VolumeBinder
+from gpuplane.scheduler.pods.prebinding import PreBinding
 from gpuplane.scheduler.reservation import Reservation, ReservationEvent
 from gpuplane.scheduler.reservations import Reservations
 from kubekit.errors import KubekitError
@@ -60,7 +60,7 @@ class GangScheduler:
         reservations: Reservations,
         filtering: Filtering,
         evictor: Evictor,
-        volumes: VolumeBinder,
+        before: PreBinding,
         budgets: Callable[[], Sequence[Budget]],
         start: Callable[[Coroutine[Any, Any, None], str], None],
         bind: Bind,
@@ -77,7 +77,7 @@ class GangScheduler:
         self._reservations = reservations
         self._filtering = filtering
         self._evictor = evictor
-        self._volumes = volumes
+        self._before = before
         self._start = start
         self._bind = bind
         self._refuse = refuse
@@ -203,7 +203,7 @@ class GangScheduler:
             reservation = self._binder.reserve(place.pod, place.node, self._filtering, ReservationEvent.BIND, marks)
             reserved.append((place, reservation))
             assert place.pod.info is not None
-            self._volumes.reserve(place.pod.info, place.node)
+            self._before.reserve(place.pod.info, place.node)
 
     def _refuse_all(self, entries: dict[str, QueueEntry], pods: list[ScheduledPod], decision: GangDecision) -> None:
         by_uid = {one.metadata.uid: one for one in pods}

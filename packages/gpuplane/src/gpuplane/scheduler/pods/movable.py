@@ -26,6 +26,7 @@ NOT_DISRUPTED: Final = DO_NOT_DISRUPT
 OTHER_SCHEDULER: Final = f"schedulerName is not {names.SCHEDULER_NAME}"
 OF_GANG: Final = "pod of a gang"
 VOLUMES: Final = "volumes that bind it to its node"
+CLAIMS: Final = "resource claims that bind it to its node"
 FIELDS: Final = "fields that the scheduler does not support"
 NOT_RUNNING: Final = "not running"
 _MIRROR: Final = "kubernetes.io/config.mirror"  # annotation of a static pod, which its kubelet made
@@ -91,6 +92,8 @@ def stays(pod: Pod, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str
         return OF_GANG
     if spec.get("volumes") and compile_volumes(pod.metadata.name, dict(spec)):
         return VOLUMES
+    if spec.get("resourceClaims"):
+        return CLAIMS
     if unsupported(metadata, spec):
         return FIELDS
     return "" if pod.status.phase == "Running" else NOT_RUNNING

@@ -81,7 +81,15 @@ class NodeRanking:
     def _decides(self, pod: ScheduledPod, info: PodInfo) -> bool:
         """Return whether each node's rank depends on this node alone."""
         affinity, cache = info.affinity, self._cache
-        if pod.trouble or info.nominated or info.volumes or info.spread or affinity.pinned or affinity.node_preferred:
+        if (
+            pod.trouble
+            or info.nominated
+            or info.volumes
+            or info.claims
+            or info.spread
+            or affinity.pinned
+            or affinity.node_preferred
+        ):
             return False
         if affinity.pod_required or affinity.pod_preferred or affinity.anti_required or affinity.anti_preferred:
             return False

@@ -3,8 +3,8 @@
 1. A pod leaves the queue.
 2. It is decided on the cache and the ledger, and its node and GPUs are reserved, without waiting in between. So two
    pods never get the same GPU, and the extender, which has the same ledger, sees the reservation at once.
-3. Its Binding is sent by a task of its own; at most BINDINGS_AT_ONCE are on their way. If volumes have to be bound
-   before, the task waits for that first (`volume_binding`).
+3. Its Binding is sent by a task of its own; at most BINDINGS_AT_ONCE are on their way. If volumes or devices
+   have to be written before, the task waits for that first (`prebinding`).
 4. The pod is dropped from the queue when the Binding was accepted. It returns to the queue when its reservation ends
    without that: after a refusal at once, after a lost answer when the result is known.
 
@@ -32,6 +32,8 @@ from gpuplane.scheduler.defrag.mover import Mover
 from gpuplane.scheduler.defrag.search import MoveSearch
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.decide import Decision, choose_node
+from gpuplane.scheduler.pods.device_binding import DeviceBinder
+from gpuplane.scheduler.pods.device_watch import DeviceWatch
 from gpuplane.scheduler.pods.evict import Evictor, read_budgets
 from gpuplane.scheduler.pods.gang_groups import GangGroups
 from gpuplane.scheduler.pods.gang_members import GangMembers
@@ -42,6 +44,7 @@ from gpuplane.scheduler.pods.gang_victims import GangVictims
 from gpuplane.scheduler.pods.metrics import TryCounts
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.pods.prebinding import PreBinding
 from gpuplane.scheduler.pods.preempt import GPUPreemption
 from gpuplane.scheduler.pods.ranking import NodeRanking
 from gpuplane.scheduler.pods.report import Reporter
@@ -64,7 +67,6 @@ from kubekit.scheduling.queue import ERROR, QueueEntry
 log = logging.getLogger("gpuplane.scheduler")
 BINDINGS_AT_ONCE: Final = 48
 _PODS_PER_TURN: Final = 8
-NO_ANSWER: Final = "the API server did not answer"
 
 
 class PodScheduler:
@@ -95,7 +97,10 @@ class PodScheduler:
         self._wake = asyncio.Event()
         self.model = PodModel(cluster, filtering, self.namespaces, clock, self._wake.set)
         self.storage = VolumeWatch(client, self.model, clock)
-        self._volumes = VolumeBinder(client, self.model, clock, self.storage.on_change)
+        self.claims = DeviceWatch(client, self.model, clock)
+        self._devices = DeviceBinder(client, self.model, self._start)
+        volumes = VolumeBinder(client, self.model, clock, self.storage.on_change)
+        self._before = PreBinding(volumes, self._devices)
         self._reporter = Reporter(client, recorder, clock, self.model.pod)
         self.queues = QueueWatch(client, recorder, clock, self.model, self.namespaces)
         self.budgets: Informer[RawBudget] = Informer(client, RawBudget, clock=clock)
@@ -137,7 +142,7 @@ class PodScheduler:
             reservations=reservations,
             filtering=filtering,
             evictor=self._evictor,
-            volumes=self._volumes,
+            before=self._before,
             budgets=lambda: read_budgets(self.budgets.items()),
             start=self._start,
             bind=self._bind_together,
@@ -156,7 +161,13 @@ class PodScheduler:
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
         """Return what has to run, and be synced, before `run`."""
-        return self.namespaces, self.budgets, *self.groups.informers.values(), *self.storage.informers
+        return (
+            self.namespaces,
+            self.budgets,
+            *self.groups.informers.values(),
+            *self.storage.informers,
+            *self.claims.informers,
+        )
 
     @property
     def bindings_in_flight(self) -> int:
@@ -239,12 +250,14 @@ class PodScheduler:
                 self.mover.not_placed(pod.metadata.uid)
                 decision = Decision(message=str(error), causes=frozenset({ERROR}))
         if not decision.node:
+            if decision.found is not None and pod.info is not None:
+                self._devices.free_elsewhere(pod.info, decision.found.elsewhere.values())
             self._report_failure(pod, decision)
             self.model.queue.failed(entry, decision.causes, self._clock.now())
             return False
         assert pod.info is not None  # else there is no node
         self.model.assume(msgspec.structs.replace(pod.info, node_name=decision.node))
-        if self._volumes.waits(reservation.uid):
+        if self._before.waits(reservation.uid):
             self._bind_together(entry, pod, reservation)  # its slot is free for others meanwhile
             return False
         self._bindings[pod.metadata.uid] = entry
@@ -252,14 +265,14 @@ class PodScheduler:
         return True
 
     def _reserve(self, pod: ScheduledPod, node: str, marks: Mapping[str, str]) -> Reservation:
-        """Reserve the GPUs and the volumes of a pod. Raises KubekitError, with nothing reserved.
+        """Reserve the GPUs, volumes and devices of a pod. Raises KubekitError, with nothing reserved.
 
         `marks` are further annotations of its Binding.
         """
         reservation = self._binder.reserve(pod, node, self._filtering, ReservationEvent.BIND, marks)
         try:
             if pod.info is not None:
-                self._volumes.reserve(pod.info, node)
+                self._before.reserve(pod.info, node)
         except KubekitError:
             self._reservations.apply(reservation, ReservationEvent.REFUSED)
             raise
@@ -327,25 +340,24 @@ class PodScheduler:
         return msgspec.structs.replace(decision, message=message)
 
     def _bind_together(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
-        """Begin to bind a pod that was reserved together with others, or whose volumes are bound first."""
+        """Begin to bind a pod that was reserved together with others, or whose volumes or devices are written first."""
         self._bindings[reservation.uid] = entry
         self._start(self._bind_with_slot(entry, pod, reservation), f"bind {pod.shown}")
 
     async def _bind_with_slot(self, entry: QueueEntry, pod: ScheduledPod, reservation: Reservation) -> None:
-        """Bind a pod's volumes, and the pod once there is a slot for its Binding."""
-        if self._volumes.waits(reservation.uid) and not await self._bind_volumes(pod, reservation):
+        """Write a pod's volumes and devices, and bind it once there is a slot for its Binding."""
+        if self._before.waits(reservation.uid) and not await self._bind_first(pod, reservation):
             return
         await self._slots.acquire()
         await self._bind(entry, pod, reservation)
 
-    async def _bind_volumes(self, pod: ScheduledPod, reservation: Reservation) -> bool:
-        """Return whether the pod's volumes are bound; if they are not, the pod is queued again."""
+    async def _bind_first(self, pod: ScheduledPod, reservation: Reservation) -> bool:
+        """Return whether the pod's volumes and devices are written; if they are not, the pod is queued again."""
         try:
-            await self._volumes.bind(reservation.uid)
-        except (KubekitError, TimeoutError) as error:
+            await self._before.bind(reservation.uid)
+        except Retryable as error:
             if not reservation.state.ended:  # else the pod is gone
-                message = f'running PreBind plugin "VolumeBinding": {str(error) or NO_ANSWER}'
-                self._report_failure(pod, Decision(message=message, causes=frozenset({ERROR})))
+                self._report_failure(pod, Decision(message=str(error), causes=frozenset({ERROR})))
         except asyncio.CancelledError:
             self._reservations.apply(reservation, ReservationEvent.REFUSED)
             raise
@@ -383,7 +395,7 @@ class PodScheduler:
 
     def _reservation_ended(self, reservation: Reservation) -> None:
         """Queue a pod again whose reservation was released: it is not bound."""
-        self._volumes.release(reservation.uid)
+        self._before.release(reservation.uid, settled=reservation.state is not ReservationState.RELEASED)
         pod = reservation.pod
         if not isinstance(pod, ScheduledPod) or pod.info is None or not pod.ours:
             return

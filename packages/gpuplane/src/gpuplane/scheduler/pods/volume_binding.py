@@ -39,6 +39,8 @@ class VolumeBinder:
         on_change: where to add what is called when a claim or a volume changed.
     """
 
+    plugin = "VolumeBinding"
+
     def __init__(self, client: Client, model: PodModel, clock: Clock, on_change: list[Callable[[], None]]) -> None:
         self._client = client
         self._model = model

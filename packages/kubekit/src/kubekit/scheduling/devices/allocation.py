@@ -25,7 +25,7 @@ from kubekit.scheduling.devices.facts import (
     DeviceRequest,
     DeviceTaint,
 )
-from kubekit.scheduling.devices.pools import Candidate, DevicePool, PoolId, gather_pools
+from kubekit.scheduling.devices.pools import DevicePool, PoolDevice, PoolId, gather_pools
 from kubekit.scheduling.devices.store import DeviceStore
 from kubekit.scheduling.podinfo import NodeFacts
 
@@ -45,7 +45,7 @@ class ChosenDevice(msgspec.Struct, frozen=True):
     """A device for a request. `consumed` is what a share takes, None for a whole device."""
 
     request: DeviceRequest
-    candidate: Candidate
+    candidate: PoolDevice
     consumed: Amounts | None = None
 
 
@@ -59,7 +59,7 @@ class _ConstraintState:
         self._constraint = constraint
         self._values: list[Attribute] = []
 
-    def add(self, request: DeviceRequest, candidate: Candidate) -> bool:
+    def add(self, request: DeviceRequest, candidate: PoolDevice) -> bool:
         """Count a device, unless it violates the constraint."""
         if not self._applies(request):
             return True
@@ -100,7 +100,7 @@ class DeviceSearch:
         self._consumed: dict[DeviceId, Amounts] = {}
         self._counters: dict[PoolId, dict[tuple[str, str], Decimal]] = {}
         self._left: dict[PoolId, dict[tuple[str, str], Decimal]] = {}
-        self._all: dict[tuple[int, str], list[Candidate]] = {}
+        self._all: dict[tuple[int, str], list[PoolDevice]] = {}
         self._trials = 0
 
     def run(self) -> tuple[ClaimDevices, ...] | None:
@@ -120,8 +120,8 @@ class DeviceSearch:
                 if request.all_devices:
                     self._all[number, request.path] = self._every(claim, request)
 
-    def _every(self, claim: DeviceClaim, request: DeviceRequest) -> list[Candidate]:
-        found: list[Candidate] = []
+    def _every(self, claim: DeviceClaim, request: DeviceRequest) -> list[PoolDevice]:
+        found: list[PoolDevice] = []
         for pool in self._pools:
             if not pool.usable:
                 state = "invalid" if pool.why else "being updated"
@@ -164,7 +164,7 @@ class DeviceSearch:
             for at in range(start, len(self._devices))
         )
 
-    def _try(self, number: int, position: int, request: DeviceRequest, have: int, one: Candidate, start: int) -> bool:
+    def _try(self, number: int, position: int, request: DeviceRequest, have: int, one: PoolDevice, start: int) -> bool:
         self._trials += 1
         if self._trials > MOST_TRIALS:
             raise SearchEnded(f"node {self._node.name}: timed out trying to allocate devices")
@@ -177,7 +177,7 @@ class DeviceSearch:
 
     # -- one device --------------------------------------------------------------------------------------------------
 
-    def _take(self, number: int, request: DeviceRequest, one: Candidate) -> bool:
+    def _take(self, number: int, request: DeviceRequest, one: PoolDevice) -> bool:
         """Count a device as taken by a request, if it may have it."""
         if self._is_in_use(number, request, one.id):
             return False
@@ -230,7 +230,7 @@ class DeviceSearch:
             return taken is not None and taken[number] > 0
         return device in self._store.dedicated or bool(taken)
 
-    def _is_selectable(self, claim: DeviceClaim, request: DeviceRequest, one: Candidate) -> bool:
+    def _is_selectable(self, claim: DeviceClaim, request: DeviceRequest, one: PoolDevice) -> bool:
         device = one.device
         if device.conditional:
             return False
@@ -241,7 +241,7 @@ class DeviceSearch:
             return False
         return not one.slice.each or device.nodes.matches(self._node.name, self._node.labels)
 
-    def _share(self, request: DeviceRequest, one: Candidate) -> Amounts | None:
+    def _share(self, request: DeviceRequest, one: PoolDevice) -> Amounts | None:
         """Return what the request would take of the device's capacity; None if that is not left."""
         consumed = consumed_by(request, one.device)
         if consumed is None:
@@ -252,12 +252,12 @@ class DeviceSearch:
 
     # -- counters ----------------------------------------------------------------------------------------------------
 
-    def _has_counters(self, one: Candidate) -> bool:
+    def _has_counters(self, one: PoolDevice) -> bool:
         left, used = self._counters_left(one.pool), self._counters.get(one.pool.id, {})
         wanted = {(name, key): amount for name, amounts in one.device.consumes for key, amount in amounts.items()}
         return all(amount >= used.get(key, _NONE) + wanted.get(key, _NONE) for key, amount in left.items())
 
-    def _count(self, one: Candidate, sign: int) -> None:
+    def _count(self, one: PoolDevice, sign: int) -> None:
         used = self._counters.setdefault(one.pool.id, {})
         for name, amounts in one.device.consumes:
             for key, amount in amounts.items():

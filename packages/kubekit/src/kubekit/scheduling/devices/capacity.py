@@ -1,4 +1,4 @@
-"""How much of a device's capacity a share of it takes, and whether that is left. Pure.
+"""Computes what a share takes of a device's capacity, and whether that is left. Pure.
 
 A request is rounded up by the policy of the capacity: to its valid values, or to steps above its least amount. A
 request that names no amount takes the policy's default, else all of it.

@@ -8,14 +8,20 @@ the pod; devices that a driver has to attach before the pod is bound are not all
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
+from kubekit.errors import Retryable
 from kubekit.scheduling.devices.allocation import ClaimDevices, DeviceSearch, SearchEnded
 from kubekit.scheduling.devices.expressions import SelectorError
-from kubekit.scheduling.devices.facts import DeviceClaim, PodClaim
+from kubekit.scheduling.devices.facts import DeviceClaim, PodClaim, allocated_devices
+from kubekit.scheduling.devices.results import allocation_of
 from kubekit.scheduling.devices.store import DeviceStore
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo
+from kubekit.scheduling.selectors import compile_node_terms
 
 PLUGIN: Final = "DynamicResources"
 _ELSEWHERE: Final = Failure(PLUGIN, ("resourceclaim not available on the node",))
@@ -93,6 +99,30 @@ class DeviceCheck:
         Raises SelectorError and SearchEnded.
         """
         return DeviceSearch(node, self.unallocated, self._store).run()
+
+    def allocated_on(self, node: NodeFacts, new_share: Callable[[], str] = lambda: "share") -> list[DeviceClaim]:
+        """Return the `unallocated` claims as they are with devices of the node.
+
+        Args:
+            new_share: returns the id of a share that is like no other; one id for all suffices to try out.
+
+        Raises SelectorError and SearchEnded, and Retryable where there are no devices.
+        """
+        found = self.allocate(node) if self.unallocated else ()
+        if found is None:
+            raise Retryable('running Reserve plugin "DynamicResources": claim allocation not found for node')
+        made = []
+        for claim, chosen in zip(self.unallocated, found, strict=True):
+            allocation = allocation_of(claim, chosen, node.name, self._store.classes, new_share)
+            made.append(
+                msgspec.structs.replace(
+                    claim,
+                    allocation=allocation,
+                    devices=allocated_devices(allocation),
+                    nodes=compile_node_terms(allocation.get("nodeSelector")),
+                )
+            )
+        return made
 
 
 def _is_available(claim: DeviceClaim, node: NodeFacts) -> bool:

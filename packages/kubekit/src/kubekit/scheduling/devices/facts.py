@@ -118,7 +118,7 @@ class DeviceClassInfo(msgspec.Struct, frozen=True):
 
 
 class RequestPolicy(msgspec.Struct, frozen=True):
-    """How shares of a capacity are rounded. `step` and `largest` go with `least`."""
+    """Rules by which shares of a capacity are rounded. `step` and `largest` go with `least`."""
 
     default: Decimal | None = None
     values: tuple[Decimal, ...] = ()

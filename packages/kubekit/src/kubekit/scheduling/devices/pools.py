@@ -20,7 +20,7 @@ PoolId = tuple[str, str]
 """Driver and name."""
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class PoolDevice(msgspec.Struct, frozen=True):
     """A device that may be allocated, with its pool and slice."""
 
     id: DeviceId
@@ -47,11 +47,11 @@ class DevicePool(msgspec.Struct, eq=False):
         """Return whether devices of the pool may be allocated."""
         return self.complete and not self.why
 
-    def candidates(self) -> Iterable[Candidate]:
+    def candidates(self) -> Iterable[PoolDevice]:
         """Yield the devices that the node may reach."""
         for one in self.slices:
             for device in one.devices:
-                yield Candidate((*self.id, device.name), device, one, self)
+                yield PoolDevice((*self.id, device.name), device, one, self)
 
 
 def gather_pools(

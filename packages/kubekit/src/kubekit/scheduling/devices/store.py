@@ -2,8 +2,9 @@
 
 Invariants:
 
-- A device is held by the claims whose allocation names it, stored or assumed. Access of administrators holds nothing.
-- An assumption holds for the version of the claim that it was made on: a newer version that a watch delivers ends it.
+- A device is held by the claims whose allocation names it: those about to get it, those that were written and that no
+  watch has delivered yet, and those that are stored. Access of administrators holds nothing.
+- A claim is about to get devices until `written` or `restore`, whatever watches deliver meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class DeviceStore:
         self.shares: Counter[DeviceId] = Counter()
         self.consumed: dict[DeviceId, Amounts] = {}
         self._claims: dict[str, DeviceClaim] = {}
-        self._assumed: dict[str, DeviceClaim] = {}
+        self._pending: dict[str, DeviceClaim] = {}
+        self._written: dict[str, DeviceClaim] = {}
         self._slices: dict[str, SliceInfo] = {}
         self._of_node: dict[str, dict[str, SliceInfo]] = {}  # under "" those that several nodes may reach
         self._matches: dict[str, dict[tuple[str, tuple[str, ...]], bool]] = {}  # by slice
@@ -43,45 +45,51 @@ class DeviceStore:
 
     def claim(self, key: str) -> DeviceClaim | None:
         """Return a claim, with what is assumed of it."""
-        return self._assumed.get(key) or self._claims.get(key)
+        return self._pending.get(key) or self._written.get(key) or self._claims.get(key)
 
     def is_pending(self, key: str) -> bool:
         """Return whether the claim is being allocated, and no write has been accepted yet."""
-        assumed, stored = self._assumed.get(key), self._claims.get(key)
-        return assumed is not None and stored is not None and assumed.resource_version == stored.resource_version
+        return key in self._pending
 
     def set_claim(self, claim: DeviceClaim) -> None:
         """Store a claim as a watch delivered it."""
-        before = self.claim(claim.key)
-        self._claims[claim.key] = claim
-        assumed = self._assumed.get(claim.key)
-        if assumed is not None:
-            same = claim.resource_version == assumed.resource_version
-            delivered = claim.allocation is not None if same else not _is_older(claim, assumed)
-            if delivered or assumed.uid != claim.uid:
-                del self._assumed[claim.key]
-        self._recount(before, self.claim(claim.key))
+        key = claim.key
+        before = self.claim(key)
+        self._claims[key] = claim
+        # NB: a claim that is being allocated has other writes too, such as that of its finalizer.
+        if key in self._pending and self._pending[key].uid != claim.uid:
+            del self._pending[key]
+        if key in self._written and not _is_older(claim, self._written[key]):
+            del self._written[key]
+        self._recount(before, self.claim(key))
 
     def remove_claim(self, key: str) -> None:
         """Forget a claim that is gone."""
         before = self.claim(key)
-        self._claims.pop(key, None)
-        self._assumed.pop(key, None)
+        for claims in (self._claims, self._pending, self._written):
+            claims.pop(key, None)
         self._recount(before, None)
 
     def assume(self, claim: DeviceClaim) -> None:
-        """Take a claim as changed: allocated, or as the API server answered a write."""
+        """Count the devices that a claim is about to get."""
         before = self.claim(claim.key)
-        self._assumed[claim.key] = claim
+        self._pending[claim.key] = claim
         self._recount(before, claim)
 
+    def written(self, claim: DeviceClaim) -> None:
+        """Store a claim as the API server answered a write, until a watch delivers it."""
+        before, stored = self.claim(claim.key), self._claims.get(claim.key)
+        self._pending.pop(claim.key, None)
+        if stored is not None and stored.uid == claim.uid and _is_older(stored, claim):
+            self._written[claim.key] = claim
+        self._recount(before, self.claim(claim.key))
+
     def restore(self, claim: DeviceClaim) -> bool:
-        """End an assumption of this version; return whether there was one."""
-        assumed = self._assumed.get(claim.key)
-        if assumed is None or assumed.resource_version != claim.resource_version or assumed.uid != claim.uid:
+        """End the assumption that a claim gets devices; return whether there was one."""
+        if self._pending.get(claim.key) is not claim:
             return False
-        del self._assumed[claim.key]
-        self._recount(assumed, self._claims.get(claim.key))
+        del self._pending[claim.key]
+        self._recount(claim, self.claim(claim.key))
         return True
 
     def _recount(self, before: DeviceClaim | None, now: DeviceClaim | None) -> None:
