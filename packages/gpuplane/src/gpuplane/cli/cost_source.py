@@ -265,44 +265,48 @@ async def read_sums(client: Client, labels: Sequence[str], namespace: str, secon
 
 async def from_exporters(client: Client, labels: Sequence[str], namespace: str) -> Sums:
     """Read the counters of all exporters, through the API server. Raises NoAnswer when none answers."""
-    texts, silent = await exporter_texts(client)
     found = _Gathered(labels, namespace)
-    for text in texts:
+
+    def take(text: str) -> None:
         for pods, metrics in ((True, POD_METRICS), (False, REST_METRICS)):
             names = {metric: amount for amount, metric in metrics.items()}
             for name, line, value in metric_lines(text, names):
                 if pods or not namespace:
                     found.add(names[name], line, value, pods=pods)
-    return Sums(found.uses(), count(len(texts), "exporter"), False, silent)
+
+    answered, silent = await read_exporters(client, take)
+    return Sums(found.uses(), count(answered, "exporter"), False, silent)
 
 
-async def exporter_texts(client: Client) -> tuple[list[str], tuple[str, ...]]:
-    """Return the metrics of all exporters, through the API server, and the exporters that did not answer.
+async def read_exporters(client: Client, take: Callable[[str], object]) -> tuple[int, tuple[str, ...]]:
+    """Give the metrics of each exporter to `take`, as they come: those of a large cluster are 40 MB together.
 
-    Raises NoAnswer when none answers.
+    Returns the number of exporters that answered, and the names of the others. Raises NoAnswer when none answers.
     """
     pods = await client.list(Pod, labels=EXPORTERS)
-    turns, texts, silent, last = asyncio.Semaphore(32), list[str](), list[str](), list[KubekitError]()
+    turns, silent, last = asyncio.Semaphore(32), list[str](), list[KubekitError]()
 
     async def read(pod: Pod) -> None:
         meta = pod.metadata
         path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}:{PORT}/proxy/metrics"
-        try:
-            async with turns:
-                texts.append((await client.request("GET", path)).decode(errors="replace"))
-        except KubekitError as error:
-            silent.append(f"{meta.namespace}/{meta.name}")
-            last.append(error)
+        async with turns:
+            try:
+                text = (await client.request("GET", path)).decode(errors="replace")
+            except KubekitError as error:
+                silent.append(f"{meta.namespace}/{meta.name}")
+                last.append(error)
+                return
+            take(text)
 
     await asyncio.gather(*(read(pod) for pod in pods))
-    if not texts:
+    if len(silent) == len(pods):
         cause = last[0] if last else None
         raise NoAnswer(
             "no exporter of gpuplane answers through the API server" if pods else "there is no exporter of gpuplane",
             where="pods with the label " + EXPORTERS,
             cure="give --prometheus URL, or look at gpuplane status",
         ) from cause
-    return texts, tuple(sorted(silent))
+    return len(pods) - len(silent), tuple(sorted(silent))
 
 
 def as_json(sums: Sums) -> dict[str, Any]:

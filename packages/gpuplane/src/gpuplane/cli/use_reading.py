@@ -11,9 +11,18 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.cli.cost_source import Get, exporter_texts, find_prometheus, plain_labels, query_vector
+from gpuplane.cli.cost_source import Get, find_prometheus, plain_labels, query_vector, read_exporters
 from gpuplane.cli.terminal import count
-from gpuplane.metering.use import GAUGES, METRICS, POD_COUNTERS, REST_COUNTERS, GPUUse, UseWindow, read_lines
+from gpuplane.metering.use import (
+    GAUGES,
+    METRICS,
+    POD_COUNTERS,
+    REST_COUNTERS,
+    GPUUse,
+    MeteredGPU,
+    UseWindow,
+    read_lines,
+)
 from kubekit.errors import KubekitError
 from kubekit.kube import Client
 from kubekit.kube.exposition import metric_lines
@@ -62,12 +71,11 @@ class UseReader:
                 get, place = self._prometheus
                 self._take(await _from_prometheus(get, place), place, ())
             else:
-                texts, silent = await exporter_texts(self._client)
-                lines: list[Line] = []
-                for text in texts:
-                    lines += metric_lines(text, METRICS)
-                    await asyncio.sleep(0)  # a thousand exporters take half a second: viewers and keys come between
-                self._take(lines, count(len(texts), "exporter"), silent)
+                found: dict[str, MeteredGPU] = {}
+                answered, silent = await read_exporters(
+                    self._client, lambda text: read_lines(metric_lines(text, METRICS), found)
+                )
+                self._take(found, count(answered, "exporter"), silent)
         except KubekitError as error:
             self._prometheus = None
             self.current = MeasuredUse(why=error.what)
@@ -85,24 +93,24 @@ class UseReader:
 
     async def _begin(self, get: Get, place: str) -> bool:
         """Take the reading of some minutes ago, for rates at once; False for a Prometheus without our metrics."""
-        lines = await _from_prometheus(get, place, f" offset {EARLIER_SECONDS}s")
-        self._window.take(read_lines(lines))
-        return bool(lines) or bool(await _from_prometheus(get, place))
+        earlier = await _from_prometheus(get, place, f" offset {EARLIER_SECONDS}s")
+        self._window.take(earlier)
+        return bool(earlier) or bool(await _from_prometheus(get, place))
 
-    def _take(self, lines: list[Line], place: str, silent: tuple[str, ...]) -> None:
-        gpus = self._window.take(read_lines(lines))
+    def _take(self, found: Mapping[str, MeteredGPU], place: str, silent: tuple[str, ...]) -> None:
+        gpus = self._window.take(found)
         why = "" if gpus else f"{place} has no metrics of GPUs"
         self.current = MeasuredUse(gpus, why, place, silent)
 
 
-async def _from_prometheus(get: Get, place: str, moment: str = "") -> list[Line]:
+async def _from_prometheus(get: Get, place: str, moment: str = "") -> dict[str, MeteredGPU]:
     queries = {
         **{name: f"sum by ({_POD_KEYS}) ({name}{moment})" for name in POD_COUNTERS},
         **{name: f"sum by ({_GPU_KEYS}) ({name}{moment})" for name in REST_COUNTERS},
         **{name: f"max by ({_GPU_KEYS}) ({name}{moment})" for name in GAUGES},
     }
     answers = await asyncio.gather(*(get("/api/v1/query", {"query": text}) for text in queries.values()))
-    return list(_lines(queries, answers, place))
+    return read_lines(_lines(queries, answers, place))
 
 
 def _lines(names: Mapping[str, str], answers: list[bytes], place: str) -> Iterator[Line]:

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -19,14 +20,14 @@ from typing import Any, Final
 import msgspec
 
 WINDOW_SECONDS: Final = 300.0
-STEP_SECONDS: Final = 60.0  # between two moments that are remembered
+STEP_SECONDS: Final = 100.0  # between two moments that are remembered
 LEAST_SECONDS: Final = 5.0  # of metered time, below which rates are noise
 IDLE_PART: Final = 0.01  # of the time; a GPU that works less is not used
 IDLE_SECONDS: Final = 300.0  # without use, after which a held GPU counts as idle
 
 _MOST_USED: Final = 1.01  # of the time: seconds in metrics are rounded
 
-HELD, USED, MEMORY = "held", "used", "memory"
+HELD, USED, MEMORY = 0, 1, 2  # place of an amount among the three of a pod
 POD_COUNTERS: Final = {
     "gpuplane_pod_gpu_held_seconds_total": HELD,
     "gpuplane_pod_gpu_used_seconds_total": USED,
@@ -47,8 +48,11 @@ METRICS: Final = frozenset((*POD_COUNTERS, *REST_COUNTERS, *GAUGES))
 MIB: Final = 1 << 20
 _REST: Final = ""
 
-Counters = dict[str, dict[str, float]]
-"""Pod as namespace/name, empty for the rest of the GPU -> amount -> its counter."""
+Amounts = tuple[float | None, float | None, float | None]
+"""Counters of seconds held, seconds used, and byte seconds of memory; None where nothing measures it."""
+Counters = dict[str, Amounts]
+"""Pod as namespace/name, empty for the rest of the GPU -> its counters."""
+_NOTHING: Final[Amounts] = (None, None, None)
 
 
 class MeteredGPU(msgspec.Struct):
@@ -90,11 +94,13 @@ class GPUUse(msgspec.Struct, frozen=True, rename="camel"):
         return self.idle_seconds >= IDLE_SECONDS
 
 
-def read_lines(lines: Iterable[tuple[str, Mapping[str, str], float]]) -> dict[str, MeteredGPU]:
+def read_lines(
+    lines: Iterable[tuple[str, Mapping[str, str], float]], found: dict[str, MeteredGPU] | None = None
+) -> dict[str, MeteredGPU]:
     """Return the GPUs of metric lines (name, labels, value) by UUID. Lines without UUID are left out, as
     are gauges of MIG instances; of a gauge that stands there once for each pod the last counts.
     """
-    found: dict[str, MeteredGPU] = {}
+    found = {} if found is None else found
     for name, labels, value in lines:
         uuid, index = labels.get("UUID", ""), labels.get("gpu", "")
         if not uuid or not index.isdecimal() or not math.isfinite(value):
@@ -107,11 +113,13 @@ def read_lines(lines: Iterable[tuple[str, Mapping[str, str], float]]) -> dict[st
                 gpu.gauges[gauge] = value
             continue
         amount = POD_COUNTERS.get(name)
-        pod = _REST if amount is None else f"{labels.get('namespace', '')}/{labels.get('pod', '')}"
-        amount = amount or REST_COUNTERS.get(name)
+        # The same name is one text in all moments that are remembered.
+        pod = _REST if amount is None else sys.intern(f"{labels.get('namespace', '')}/{labels.get('pod', '')}")
+        amount = REST_COUNTERS.get(name) if amount is None else amount
         if amount is not None:
-            sums = gpu.counters.setdefault(pod, {})
-            sums[amount] = sums.get(amount, 0.0) + value  # a pod's containers, and its replicas
+            sums = list(gpu.counters.get(pod, _NOTHING))
+            sums[amount] = (sums[amount] or 0.0) + value  # a pod's containers, and its replicas
+            gpu.counters[pod] = (sums[HELD], sums[USED], sums[MEMORY])
     return found
 
 
@@ -138,7 +146,7 @@ class UseWindow:
         return {uuid: self._use(uuid, gpu) for uuid, gpu in reading.items()}
 
     def _use(self, uuid: str, gpu: MeteredGPU) -> GPUUse:
-        now = _Moment(gpu.counters, sum(sums.get(HELD, 0.0) for sums in gpu.counters.values()))
+        now = _Moment(gpu.counters, sum(sums[HELD] or 0.0 for sums in gpu.counters.values()))
         watched = self._gpus.get(uuid)
         if watched is None or not _goes_on(watched.last, now):
             self._gpus[uuid] = _Watched(deque([now]), now)
@@ -183,14 +191,14 @@ def _gauged(gpu: MeteredGPU, **measured: Any) -> GPUUse:
 def _goes_on(before: _Moment, now: _Moment) -> bool:
     """Return whether the counters may be those of the moment before."""
     for pod, sums in before.counters.items():
-        if any(now.counters.get(pod, sums).get(amount, 0.0) < value for amount, value in sums.items()):
+        if any((new or 0.0) < (old or 0.0) for old, new in zip(sums, now.counters.get(pod, sums), strict=True)):
             return False
     return (_used(before, now) or 0.0) <= (now.metered - before.metered) * _MOST_USED + 1e-3
 
 
-def _rate(before: _Moment, now: _Moment, pod: str, amount: str, scale: float) -> float | None:
-    value = now.counters[pod].get(amount)
-    return None if value is None else (value - before.counters.get(pod, {}).get(amount, 0.0)) * scale
+def _rate(before: _Moment, now: _Moment, pod: str, amount: int, scale: float) -> float | None:
+    value = now.counters[pod][amount]
+    return None if value is None else (value - (before.counters.get(pod, _NOTHING)[amount] or 0.0)) * scale
 
 
 def _used(before: _Moment, now: _Moment) -> float | None:
