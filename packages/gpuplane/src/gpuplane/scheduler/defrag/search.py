@@ -12,6 +12,7 @@ Nothing is changed: cache and ledger are as before whenever the search yields or
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop
 from itertools import combinations, islice, permutations
 from math import comb
 from typing import Final, TypeVar
@@ -33,7 +34,9 @@ from kubekit.scheduling.check import FilterCheck
 MOST_NODES: Final = 64  # to make room on, those first that lack the least
 MOST_PLACES: Final = 24  # for one replacement, the best first
 MOST_TRIES: Final = 400  # replacements to place, for one node and one number of moves
+TRIES_OF_A_SET: Final = 100  # of these, for one set of pods; nothing else is done meanwhile
 MOST_SETS: Final = 4000  # of pods to move, for one node and one number of moves
+_AT_ONCE: Final = 16  # quick looks between two pauses
 _ALL_ORDERS: Final = 4  # moves up to which every order is tried
 REPLACEMENT: Final = "replacement:"  # begins the uid of a pod that does not exist yet
 
@@ -99,14 +102,12 @@ class MoveSearch:
         """
         if pod.info is None or pod.info.volumes or pod.info.claims or pod.trouble or pod.gang is not None:
             return None
-        nodes = self._nodes_for(pod, movable)
-        yield
+        nodes = yield from self._nodes_for(pod, movable)
         for count in range(1, most + 1):
             for node in nodes:
-                plan = self._make_room(pod, node, movable[node], count)
+                plan = yield from self._make_room(pod, node, movable[node], count)
                 if plan is not None:
                     return plan
-                yield
         return None
 
     def free_node(self, movable: Mapping[str, Sequence[ScheduledPod]], staying: Collection[str], most: int) -> Search:
@@ -175,14 +176,24 @@ class MoveSearch:
 
     # -- one node ----------------------------------------------------------------------------------------------------
 
-    def _nodes_for(self, pod: ScheduledPod, movable: Mapping[str, Sequence[ScheduledPod]]) -> list[str]:
+    def _nodes_for(
+        self, pod: ScheduledPod, movable: Mapping[str, Sequence[ScheduledPod]]
+    ) -> Generator[None, None, list[str]]:
         """Return the nodes that the pod would fit without the movable pods, those first that lack the least."""
         found = choose_node(pod, self._cache, self._filtering).found
         if found is None or found.feasible:
             return []
         names = [name for name, failure in found.failures.items() if failure.resolvable and name in movable]
         names.sort(key=lambda name: (self._lacks(name, pod.request), len(movable[name]), name))
-        return [name for name in names[: 4 * MOST_NODES] if self._frees(pod, name, movable[name])][:MOST_NODES]
+        fitting: list[str] = []
+        for at, name in enumerate(names[: 4 * MOST_NODES]):
+            if at % _AT_ONCE == 0:
+                yield
+            if self._frees(pod, name, movable[name]):
+                fitting.append(name)
+                if len(fitting) == MOST_NODES:
+                    break
+        return fitting
 
     def _lacks(self, node: str, request: Request) -> int:
         """Return how much core the freest GPUs of the node lack for the request."""
@@ -193,16 +204,21 @@ class MoveSearch:
         wanted = sorted((ask.each for ask in request.asks for _ in range(ask.gpus or 1)), reverse=True)
         return sum(max(0, want - have) for want, have in zip(wanted, free, strict=False))
 
-    def _make_room(self, pod: ScheduledPod, node: str, pods: Sequence[ScheduledPod], count: int) -> MovePlan | None:
+    def _make_room(self, pod: ScheduledPod, node: str, pods: Sequence[ScheduledPod], count: int) -> Search:
         """Return a plan with `count` moves from the node."""
-        self._tries = 0
-        for victims in self._sets(pod, node, pods, count):
-            if self._tries >= MOST_TRIES:
+        tries = 0
+        for at, victims in enumerate(self._sets(pod, node, pods, count)):
+            if tries >= MOST_TRIES:
                 return None
+            if at % _AT_ONCE == 0:
+                yield
             if self._frees(pod, node, victims):
+                self._tries = 0
                 found = self._first(victims, None, lambda: self._place_for(pod, node))
                 if found is not None:
                     return MovePlan(found[0], node, pod, found[1])
+                tries += self._tries
+                yield
         return None
 
     def _sets(
@@ -245,7 +261,7 @@ class MoveSearch:
             found = self._moves(order, within, goal, ())
             if found is not None:
                 return found
-            if self._tries >= MOST_TRIES:
+            if self._tries >= TRIES_OF_A_SET:
                 return None
         return None
 
@@ -261,7 +277,7 @@ class MoveSearch:
             given = goal()
             return None if given is None else (done, given)
         for move in self._places(victims[0], within):
-            if self._tries >= MOST_TRIES:
+            if self._tries >= TRIES_OF_A_SET:
                 return None
             self._tries += 1
             with self.trial.attempt():
@@ -274,20 +290,23 @@ class MoveSearch:
     # -- one move ----------------------------------------------------------------------------------------------------
 
     def _places(self, victim: ScheduledPod, within: Collection[str] | None) -> list[Move]:
-        """Return places for the victim's replacement that are free now, the best by the policy first."""
+        """Return places for the victim's replacement that are free now: other nodes first, the best by the policy."""
         replacement = replacement_of(victim)
         assert replacement.info is not None
+        here = victim.spec.node_name, victim.assignment.uuids() if victim.assignment is not None else ()
         answers = self._filtering.answers(replacement.request)
         names = [node.name for node in self._cache.candidates() if within is None or node.name in within]
         if replacement.request:
             names = [name for name in names if answers.lacking(name) is FITS]
-        value_of = {name: answers.value(name) for name in names}
-        here = victim.spec.node_name, victim.assignment.uuids() if victim.assignment is not None else ()
+        # Places on its own node come last: there they may take the room that is to be made.
+        best_first = [(name == here[0], -answers.value(name), name) for name in names]
+        heapify(best_first)  # only the first few are looked at
         found: list[Move] = []
         with self.trial.attempt():
             self.trial.leave(victim)
             check = FilterCheck(replacement.info, self._cache)
-            for name in sorted(names, key=lambda name: (-value_of[name], name)):
+            while best_first:
+                _, _, name = heappop(best_first)
                 if self._cluster.unusable(name) or check(self._cache.nodes[name]) is not None:
                     continue
                 found += [
@@ -309,13 +328,16 @@ class MoveSearch:
         if state is None or best is None:
             return
         yield best
-        if len(pod.request.asks) != 1 or pod.request.asks[0].gpus or not best.containers:
+        ask = pod.request.asks[0]
+        if len(pod.request.asks) != 1 or ask.gpus or not best.containers:
             return
         wanted, chosen = pod.request.uuids, best.uuids()
         seen = {_likeness(state, at) for at, gpu in enumerate(state.gpus) if gpu.uuid in chosen}
         for at, gpu in enumerate(state.gpus):
             if not gpu.usable or (wanted and gpu.uuid not in wanted) or _likeness(state, at) in seen:
                 continue
+            if state.core[at] < ask.core or state.memory[at] < ask.memory_mib:
+                continue  # a refusal in words takes ten times as long
             other = self._placed(state, within(pod.request, (gpu.uuid,)))
             if other is not None:
                 seen.add(_likeness(state, at))
