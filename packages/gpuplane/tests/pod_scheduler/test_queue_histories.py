@@ -23,6 +23,7 @@ from tests.support.virtual_time import settle
 
 GUARANTEED = {"team": 2, "free": 3}
 LIMIT = {"team": 3, "free": 5}
+ORG_LIMIT = 5
 
 
 class QueueClient(FakeClient):
@@ -87,14 +88,40 @@ class QueueHistory(SchedulerHistory):
             assert self.held(space) <= limit * 100, f"the limit of queue {space}"
 
 
+class TreeHistory(QueueHistory):
+    """The same two queues below one that may hold less than the cluster has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in GUARANTEED:
+            queue = self.api.objects["gpuqueues"][name]
+            self.api.put("gpuqueues", {**queue, "spec": {**queue["spec"], "parent": "org"}})
+        self.api.put("gpuqueues", {"metadata": {"name": "org"}, "spec": {"limit": {"gpus": ORG_LIMIT}}})
+        self.api.deliver()
+
+    def may_run(self, pod: dict[str, Any]) -> bool:
+        return super().may_run(pod) and self.all_held() + _core(pod) <= ORG_LIMIT * 100
+
+    def all_held(self) -> int:
+        return sum(self.held(space) for space in LIMIT)
+
+    def check(self) -> None:
+        super().check()
+        assert self.all_held() <= ORG_LIMIT * 100, "the limit of queue org"
+
+
 def _core(pod: dict[str, Any]) -> int:
     return sum(int(one["resources"]["limits"][names.VCUDA_CORE]) for one in pod["spec"]["containers"])
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+HISTORIES = pytest.mark.parametrize("history", [QueueHistory, TreeHistory])
+
+
+@HISTORIES
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(step, max_size=60))
-def test_short_histories(steps: list[tuple[Any, ...]]) -> None:
-    asyncio.run(live(QueueHistory(), steps))
+def test_short_histories(history: type[QueueHistory], steps: list[tuple[Any, ...]]) -> None:
+    asyncio.run(live(history(), steps))
 
 
 @pytest.mark.parametrize("fault", list(Fault))
@@ -108,21 +135,23 @@ def test_a_crash_at_every_step(fault: Fault) -> None:
     asyncio.run(crashing())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_long_histories(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+@HISTORIES
+@pytest.mark.parametrize("seed", range(2))
+def test_long_histories(history: type[QueueHistory], seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR")
     dice = random.Random(seed)
-    history = QueueHistory()
-    asyncio.run(live(history, (random_step(dice) for _ in iter(lambda: history.count < PODS, False))))
-    assert history.victims, "nothing was taken back"
+    lived = history()
+    asyncio.run(live(lived, (random_step(dice) for _ in iter(lambda: lived.count < PODS, False))))
+    assert lived.victims, "nothing was taken back"
     assert not [record for record in caplog.records if record.name.startswith("gpuplane")]
 
 
-async def test_what_is_guaranteed_is_taken_back_and_stays() -> None:
-    history = QueueHistory()
+@pytest.mark.parametrize(("kind", "victims", "left"), [(QueueHistory, 1, 400), (TreeHistory, 2, 300)])
+async def test_what_is_guaranteed_is_taken_back_and_stays(kind: type[QueueHistory], victims: int, left: int) -> None:
+    history = kind()
     borrowed: list[tuple[Any, ...]] = [("create", 100, 0, False)] * 5 + [("deliver", 5)] + [("wait", 1.0)]
     claimed: list[tuple[Any, ...]] = [("create", 100, 0, True)] * 4 + [("deliver", 4)] + [("wait", 1.0)]
     await live(history, [*borrowed, *claimed, *[("deliver", 6), ("wait", 12.0)] * 3])
     await settle()
-    assert history.victims == 1, "one GPU was free"
-    assert (history.held("team"), history.held("free")) == (200, 400)
+    assert history.victims == victims, "one GPU was free, and may be used if no queue above says otherwise"
+    assert (history.held("team"), history.held("free")) == (200, left)
