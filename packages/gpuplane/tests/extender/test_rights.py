@@ -61,6 +61,32 @@ async def test_of_a_node_it_changes_one_annotation_and_nothing_else(cluster: Wor
     await account.patch(Node, "n1", {"metadata": {"annotations": {names.SHARE_FREED_ANNOTATION: "now"}}})
 
 
+def binding(pod: str, node: str, **annotations: str) -> dict[str, Any]:
+    meta = {"name": pod, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": {"kind": "Node", "name": node}}
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        "cdi.k8s.io/all",  # brings a container all GPUs of its node
+        "k8s.v1.cni.cncf.io/networks",
+        "container.apparmor.security.beta.kubernetes.io/c0",
+        "gpuplane.dev.example.com/a",
+    ],
+)
+async def test_a_binding_brings_a_pod_no_annotation_of_others(cluster: World, account: Client, annotation: str) -> None:
+    await cluster.node("n1", 1)
+    await cluster.pod(gpu_pod("a", (60, 10)))
+    path = "/api/v1/namespaces/default/pods/a/binding"
+    with pytest.raises(Forbidden, match="gpuplane-scheduler-bindings"):
+        await account.request("POST", path, None, binding("a", "n1", **{annotation: "x"}))
+    assert not (await cluster.client.get(Pod, "a", "default")).spec.node_name
+    await account.request("POST", path, None, binding("a", "n1", **{names.PREDICATE_NODE_ANNOTATION: "n1"}))
+    bound = await cluster.client.get(Pod, "a", "default")
+    assert (bound.spec.node_name, annotation in bound.metadata.annotations) == ("n1", False)
+
+
 async def test_what_it_has_no_business_with(cluster: World, account: Client) -> None:
     await cluster.node("n1", 1)
     await cluster.pod(gpu_pod("a", (60, 10)))

@@ -474,3 +474,26 @@ def on_mine(body: dict[str, Any]) -> dict[str, Any]:
         if found["metadata"]["name"] == pod_name(node):
             found["metadata"]["name"] = pod_name({"mine": MINE, "other": OTHER}[node])
     return found
+
+
+async def test_a_binding_brings_a_pod_no_annotation_of_others(control_plane: ControlPlane, admin: Client) -> None:
+    """Annotations of a Binding become the pod's: `cdi.k8s.io/all` would bring it all GPUs of its node."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/waits"
+    waits = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "waits"}}
+    spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": names.IMAGE}]}
+    await admin.request("POST", path.rpartition("/")[0], None, {**waits, "spec": spec})
+    try:
+        async with Client.connect(await account_config(control_plane, admin, NAMESPACE, "gpuplane-scheduler")) as own:
+
+            async def said(annotation: str) -> str:
+                meta = {"name": "waits", "annotations": {annotation: "x"}}
+                target = {"kind": "Node", "name": MINE}
+                body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+                return await creation(own, f"{path}/binding", body)
+
+            await in_force(functools.partial(said, "cdi.k8s.io/all"))
+            for annotation in ("cdi.k8s.io/all", "k8s.v1.cni.cncf.io/networks"):
+                assert "gpuplane-scheduler-bindings" in await said(annotation)
+            assert await said(names.PREDICATE_NODE_ANNOTATION) == ""
+    finally:
+        await admin.request("DELETE", path, None, {"gracePeriodSeconds": 0})
