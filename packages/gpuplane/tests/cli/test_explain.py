@@ -91,11 +91,11 @@ def test_a_pod_that_fits_is_said_to_fit_with_the_schedulers_words(cluster, monke
 
 def test_what_the_pod_scheduler_does_not_support_is_named_and_nothing_else_cures_it(cluster):
     cluster.node("a", 1)
-    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    found = cluster.explain(cluster.pod("p", limits=SHARE, schedulerName="gpuplane", volumes=volumes))
-    assert "does not support volume data" in found.note
+    group = {"workloadRef": {"name": "w", "podGroup": "g"}}
+    found = cluster.explain(cluster.pod("p", limits=SHARE, schedulerName="gpuplane", **group))
+    assert "does not support workloadRef of Kubernetes 1.35" in found.note
     assert (found.runs_on, found.cures) == ("", ())
-    assert cluster.explain(cluster.pod("q", limits=SHARE, volumes=volumes)).runs_on == "a/0"
+    assert cluster.explain(cluster.pod("q", limits=SHARE, **group)).runs_on == "a/0"
 
 
 def test_the_words_of_the_pod_scheduler_are_called_its_own(cluster):

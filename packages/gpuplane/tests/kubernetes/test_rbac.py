@@ -61,6 +61,7 @@ UNSEEN = {
     ("node-feature-discovery-master", "", "*", "*"): "where rules exist",
     ("node-feature-discovery-master", "nfd.k8s-sigs.io", "*", "*"): "where rules exist",
     ("gpuplane-scheduler", "coordination.k8s.io", "leases", "*"): "the audit log leaves leases out",
+    ("gpuplane-scheduler", "", "pods", "patch"): "a second replica that takes over: extender/test_rights.py",
     (
         "gpuplane-scheduler",
         "",

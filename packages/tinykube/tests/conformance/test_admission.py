@@ -87,6 +87,30 @@ def test_policies_that_warn(here):
     here.see("warned", [answer.status, answer.headers.get("warning")])
 
 
+def test_policies_that_ask_the_authorizer(here):
+    account = f"authorizer.serviceAccount('{here.namespace}', 'default').group('').resource('pods')"
+    asked = {
+        "administrator": "authorizer.group('').resource('nodes').check('patch').allowed()",
+        "path": "authorizer.path('/healthz').check('get').allowed()",
+        "account": f"{account}.namespace('{here.namespace}').check('delete').allowed()",
+        "subresource": f"{account}.subresource('log').name('p').check('get').allowed()",
+        "errors": f"!{account}.check('get').errored()",
+    }
+    data = [{"name": "data", "expression": "has(object.data) ? object.data : {}"}]
+    validations = [{"expression": "!('forbidden' in variables.data)", "message": "no"}]
+    validations += [
+        {"expression": f"!('{name}' in variables.data) || {question}", "message": f"{name} may not"}
+        for name, question in asked.items()
+    ]
+    here.made(f"{GROUP}/validatingadmissionpolicies", policy(here, "asks", variables=data, validations=validations))
+    bind(here, "asks", "Deny")
+    until_refused(here)
+    for name in asked:
+        body = {"metadata": {"name": name}, "data": {name: "1"}}
+        answer = here.create(here.core("configmaps"), body, dryRun="All")
+        here.see(name, [answer.status, answer.body.get("message")])
+
+
 WRONG = (
     ("no parse", {"validations": [{"expression": "object >"}]}),
     ("not a bool", {"validations": [{"expression": "1"}]}),

@@ -40,6 +40,7 @@ CHART_KEYS: Final = frozenset(
         "image",
         "imagePullSecrets",
         "migStrategy",
+        "monitoring",
         "mofedEnabled",
         "mps",
         "nameOverride",

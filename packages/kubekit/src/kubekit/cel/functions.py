@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from kubekit.api.durations import format_time, parse_time
 from kubekit.api.formats import go_duration
 from kubekit.api.regexes import regex
-from kubekit.cel import kubernetes
+from kubekit.cel import authorizer, kubernetes
 from kubekit.cel.kubernetes import INT_MAX, INT_MIN, compare
 from kubekit.cel.syntax import UInt
 from kubekit.cel.values import (
@@ -404,6 +404,7 @@ NAMESPACES: dict[str, Callable[..., Any]] = {
 
 METHODS: dict[str, Callable[..., Any]] = {
     **kubernetes.METHODS,
+    **authorizer.METHODS,
     "size": _size,
     "matches": FUNCTIONS["matches"],
     "startsWith": lambda text, prefix: _string(text).startswith(prefix),

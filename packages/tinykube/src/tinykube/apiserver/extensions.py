@@ -55,7 +55,7 @@ class Extensions:
         self.identity = RequestAuthenticator(ServiceAccountTokens(signing_key, self.find, clock), self.rbac)
         self.webhooks = Webhooks(self._resolve)
         self.admission = AdmissionChain(
-            self.find, registry.list, self.webhooks, AdmissionPolicies(self._params), self.rbac
+            self.find, registry.list, self.webhooks, AdmissionPolicies(self._params, self.rbac.answer), self.rbac
         )
         self.streams = Streams(self.find)
         self._schemas: dict[tuple[str, str, str], Object] = {}

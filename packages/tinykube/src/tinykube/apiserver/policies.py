@@ -14,19 +14,22 @@ from typing import Any, Final
 import msgspec
 
 from kubekit.cel import CelError, CelProgram, CelSyntaxError
+from kubekit.cel.authorizer import AccessQuestion, CelAuthorizer
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import ApiFailure, forbidden
-from tinykube.apiserver.hooks import AdmissionRequest, Object
+from tinykube.apiserver.hooks import AdmissionRequest, Object, User
 from tinykube.apiserver.matching import Match, parse_match, review_request
 from tinykube.apiserver.selectors import selector_of
 
 logger = logging.getLogger("tinykube.apiserver")
 
-VARIABLES: Final = ("object", "oldObject", "request", "params", "namespaceObject", "variables")
+VARIABLES: Final = ("object", "oldObject", "request", "params", "namespaceObject", "authorizer", "variables")
 _CODES: Final = {"Invalid": 422, "Forbidden": 403, "Unauthorized": 401, "RequestEntityTooLarge": 413}
 
 # (apiVersion, kind, namespace, name or None for all) -> the parameter objects
 FindParams = Callable[[str, str, str, str | None], list[Object]]
+# (the user of the request, what is asked) -> why it is refused, empty if it is allowed
+Authorize = Callable[[User, AccessQuestion], str]
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -124,8 +127,9 @@ _EVERYTHING: Final = {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["
 class AdmissionPolicies:
     """The policies in force."""
 
-    def __init__(self, find_params: FindParams) -> None:
+    def __init__(self, find_params: FindParams, authorize: Authorize) -> None:
         self._find_params = find_params
+        self._authorize = authorize
         self._policies: dict[str, AdmissionPolicy] = {}
         self._bindings: list[Binding] = []
 
@@ -184,6 +188,7 @@ class AdmissionPolicies:
             "request": review_request(request, ""),
             "params": params,
             "namespaceObject": namespace,
+            "authorizer": CelAuthorizer(functools.partial(self._authorize, request.user)),
         }
         scope["variables"] = _Variables(policy.variables, scope)
         try:

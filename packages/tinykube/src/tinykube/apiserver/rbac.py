@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kubekit.cel.authorizer import AccessQuestion
 from tinykube.apiserver.hooks import Attributes, Object, User
 from tinykube.apiserver.node_authorizer import Find, PodsOf, node_may
 from tinykube.apiserver.selectors import selector_of
@@ -133,6 +134,23 @@ class RBAC:
         if any(rule.allows(attributes) for rule in self.rules(user, attributes.namespace)):
             return None
         return denial(user, attributes)
+
+    def answer(self, user: User, question: AccessQuestion) -> str:
+        """Answer an admission policy that asks what a user may do: why not, empty if the user may."""
+        if question.account is not None:
+            namespace, name = question.account
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+            user = User(f"system:serviceaccount:{namespace}:{name}", groups)
+        wanted = Attributes(
+            verb=question.verb,
+            group=question.group,
+            resource=question.resource,
+            subresource=question.subresource,
+            namespace=question.namespace,
+            name=question.name,
+            path=question.path,
+        )
+        return self.authorize(user, wanted) or ""
 
     def rules(self, user: User, namespace: str) -> Iterable[RbacRule]:
         """The rules that hold for a user in a namespace (empty: those that hold everywhere)."""
