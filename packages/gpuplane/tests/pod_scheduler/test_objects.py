@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuplane import names
 from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_pod
 from kubekit.api.raw import RawPod
 from tests.support.extender_world import gpu_pod
@@ -36,3 +37,11 @@ def test_a_pod_that_requests_more_than_any_node_has_is_read(resource: str, amoun
 
 def test_a_pod_without_gpus_that_requests_too_much_is_read() -> None:
     assert read(plain("a", "9e18")).info is not None
+
+
+@pytest.mark.parametrize("text", ['{"x":' + "[" * 16_000, '{"x":' + "[" * 8_000 + "]" * 8_000 + "}", "[" * 200_000])
+def test_a_running_pod_holds_its_gpu_whatever_order_to_move_is_written_on_it(text: str) -> None:
+    """A pod that cannot be read would be absent, and its GPU would be given to another pod."""
+    pod = gpu_pod("a", (30, 20), metadata={"annotations": {names.MOVE_ANNOTATION: text}})
+    found = read(ours(pod), nodeName="n1")
+    assert found.order is None and found.request.core == 30 and found.info is not None

@@ -62,7 +62,7 @@ def order_of(annotations: Mapping[str, str]) -> MoveOrder | None:
         return None
     try:
         return _decoder.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):  # NB: a tenant can write any text, such as 16,000 brackets
         return None
 
 
