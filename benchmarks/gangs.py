@@ -18,8 +18,8 @@ import msgspec
 
 from figures import show
 from gpuplane import names
+from gpuplane.scheduler.gangs.gang import annotated_gang
 from gpuplane.scheduler.leader import Leader
-from gpuplane.scheduler.pods.gang import annotated_gang
 from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_pod
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.scheduler.reservation import ReservationEvent

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gpuplane import names
 from gpuplane.api.pod_groups import PluginPodGroup, WorkloadPodGroup
-from gpuplane.scheduler.pods.gang import GangSource
+from gpuplane.scheduler.gangs.gang import GangSource
 from kubekit.kube import Client
 
 KINDS: Final[dict[GangSource, Any]] = {

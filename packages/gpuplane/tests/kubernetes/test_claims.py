@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from gpuplane.scheduler.pods.device_watch import StoredDeviceClaim
+from gpuplane.scheduler.claims.device_watch import StoredDeviceClaim
 from kubekit.api.core import Pod
 from kubekit.api.kinds import built_in
 from kubekit.kube import Client

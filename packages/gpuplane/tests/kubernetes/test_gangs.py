@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from gpuplane.scheduler.pods.gang import GangSource
+from gpuplane.scheduler.gangs.gang import GangSource
 from kubekit.api.core import CustomResourceDefinition, Node, Pod
 from kubekit.kube import Client, NotFound
 from tests.support.extender_world import gpu_pod

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.scheduler.pods.device_binding import DeviceBinder
-from gpuplane.scheduler.pods.device_watch import StoredDeviceClaim
+from gpuplane.scheduler.claims.device_binding import DeviceBinder
+from gpuplane.scheduler.claims.device_watch import StoredDeviceClaim
 from kubekit.errors import Retryable
 from kubekit.kube import Conflict
 from kubekit.scheduling.cache import SchedulerCache

@@ -9,7 +9,7 @@ import pytest
 from gpuplane import names
 from gpuplane.explain.answer import explain
 from gpuplane.explain.world import ClusterFacts
-from gpuplane.scheduler.pods.gang import GangSource
+from gpuplane.scheduler.gangs.gang import GangSource
 from kubekit.api.core import CustomResourceDefinition, Pod
 from kubekit.kube import NotFound, informer
 from tests.support.extender_world import Running, World, gpu_pod

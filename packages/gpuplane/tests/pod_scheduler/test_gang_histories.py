@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuplane import names
-from gpuplane.scheduler.pods import gang_members
-from gpuplane.scheduler.pods.gang import Gang, GangSource
+from gpuplane.scheduler.gangs import members as gang_members
+from gpuplane.scheduler.gangs.gang import Gang, GangSource
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from packages.gpuplane.tests.extender.test_histories import DAY, PODS, live, random_step, step
 from packages.gpuplane.tests.pod_scheduler.test_histories import SchedulerHistory

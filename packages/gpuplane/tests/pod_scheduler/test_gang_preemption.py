@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.scheduler.pods.gang_preempt import NOT_HELPFUL
+from gpuplane.scheduler.gangs.preempt import NOT_HELPFUL
 from gpuplane.sharing import of_pod
 from kubekit.api.core import Event, Pod
 from packages.gpuplane.tests.pod_scheduler.test_preemption import left, priorities

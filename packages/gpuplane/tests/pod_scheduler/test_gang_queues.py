@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.scheduler.pods.gang import GangSource
+from gpuplane.scheduler.gangs.gang import GangSource
 from kubekit.api.core import Pod
 from packages.gpuplane.tests.pod_scheduler.test_queues import fill, on_nodes, pod_in, queues
 from tests.support.extender_world import Running, World

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuplane.scheduler.pods.gang import GangSource
-from gpuplane.scheduler.pods.gang_members import GangKey
-from gpuplane.scheduler.pods.gang_rests import REST_FACTOR, GangRests
+from gpuplane.scheduler.gangs.gang import GangSource
+from gpuplane.scheduler.gangs.members import GangKey
+from gpuplane.scheduler.gangs.rests import REST_FACTOR, GangRests
 from tests.support.virtual_time import VirtualClock
 
 KEY: GangKey = ("default", GangSource.ANNOTATIONS, "train")

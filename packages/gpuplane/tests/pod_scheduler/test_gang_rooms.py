@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.scheduler.pods.gang import GPU, NODE, Gang
-from gpuplane.scheduler.pods.gang_placing import GangPlacer
-from gpuplane.scheduler.pods.gang_rooms import GangRooms
-from gpuplane.scheduler.pods.gang_topology import Domain
+from gpuplane.scheduler.gangs.gang import GPU, NODE, Gang
+from gpuplane.scheduler.gangs.placing import GangPlacer
+from gpuplane.scheduler.gangs.rooms import GangRooms
+from gpuplane.scheduler.gangs.topology import Domain
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from packages.gpuplane.tests.pod_scheduler.test_ranking import GPUS, NODES, RankedCluster
 

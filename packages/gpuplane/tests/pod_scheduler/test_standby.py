@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuplane import names
+from gpuplane.scheduler.gangs.gang import digest, round_text
 from gpuplane.scheduler.leader import Leader
-from gpuplane.scheduler.pods.gang import digest, round_text
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.scheduler.standby import Mark, Standby
 from gpuplane.sharing import violations

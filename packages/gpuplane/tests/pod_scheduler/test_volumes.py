@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpuplane import names
-from gpuplane.scheduler.pods.volume_binding import VolumeBinder
-from gpuplane.scheduler.pods.volume_watch import StoredClaim, StoredVolume
+from gpuplane.scheduler.claims.volume_binding import VolumeBinder
+from gpuplane.scheduler.claims.volume_watch import StoredClaim, StoredVolume
 from kubekit.api.core import Event, Pod
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import Retryable

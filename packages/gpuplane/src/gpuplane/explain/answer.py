@@ -14,7 +14,7 @@ from gpuplane.explain.cures import cures
 from gpuplane.explain.proving import Cure, gib, place_of, runs_on
 from gpuplane.explain.queues import queue_text
 from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Object, World
-from gpuplane.scheduler.pods.gang import is_of_gang
+from gpuplane.scheduler.gangs.gang import is_of_gang
 from gpuplane.sharing import Assignment, LedgerGPU, Request, of_pod, request_of
 from gpuplane.sharing.held import held_parts, in_parts, in_units
 from gpuplane.sharing.placement import Lack

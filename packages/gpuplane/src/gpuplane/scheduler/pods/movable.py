@@ -14,7 +14,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.nodeclaim import DO_NOT_DISRUPT, DO_NOT_EVICT
 from gpuplane.api.upgrade import unix_time
-from gpuplane.scheduler.pods.gang import is_of_gang
+from gpuplane.scheduler.gangs.gang import is_of_gang
 from gpuplane.sharing.unsupported import unsupported
 from kubekit.api.core import Pod
 from kubekit.scheduling.volumes.facts import compile_volumes

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from gpuplane import names
-from gpuplane.scheduler.pods.gang import DeclaredGang, declared_gang, round_of
+from gpuplane.scheduler.gangs.gang import DeclaredGang, declared_gang, round_of
 from gpuplane.scheduler.pods.movable import MoveOrder, controller_of, order_of, stays
 from gpuplane.scheduler.transforms import CachedNode, CachedPod, transform_any_pod, transform_node
 from gpuplane.sharing import Request, host_request, kind_of, request_of

@@ -19,7 +19,7 @@ from typing import Final
 
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.pods.gang_victims import GangVictims
+from gpuplane.scheduler.gangs.victims import GangVictims
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.queues.fair import FairQueues, QueueVictims

@@ -24,6 +24,11 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.scheduler.binding import Binder
+from gpuplane.scheduler.claims.device_binding import DeviceBinder
+from gpuplane.scheduler.claims.device_watch import DeviceWatch
+from gpuplane.scheduler.claims.prebinding import PreBinding
+from gpuplane.scheduler.claims.volume_binding import VolumeBinder
+from gpuplane.scheduler.claims.volume_watch import VolumeWatch
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.defrag.automatic import Defragmenter
 from gpuplane.scheduler.defrag.holds import Holds
@@ -31,25 +36,20 @@ from gpuplane.scheduler.defrag.limits import MoveLimits
 from gpuplane.scheduler.defrag.mover import Mover
 from gpuplane.scheduler.defrag.search import MoveSearch
 from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.gangs.groups import GangGroups
+from gpuplane.scheduler.gangs.members import GangMembers
+from gpuplane.scheduler.gangs.placing import GangPlacer
+from gpuplane.scheduler.gangs.preempt import GangPreemption
+from gpuplane.scheduler.gangs.scheduling import GangScheduler
+from gpuplane.scheduler.gangs.victims import GangVictims
 from gpuplane.scheduler.pods.decide import Decision, choose_node
-from gpuplane.scheduler.pods.device_binding import DeviceBinder
-from gpuplane.scheduler.pods.device_watch import DeviceWatch
 from gpuplane.scheduler.pods.evict import Evictor, read_budgets
-from gpuplane.scheduler.pods.gang_groups import GangGroups
-from gpuplane.scheduler.pods.gang_members import GangMembers
-from gpuplane.scheduler.pods.gang_placing import GangPlacer
-from gpuplane.scheduler.pods.gang_preempt import GangPreemption
-from gpuplane.scheduler.pods.gang_scheduling import GangScheduler
-from gpuplane.scheduler.pods.gang_victims import GangVictims
 from gpuplane.scheduler.pods.metrics import TryCounts
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
-from gpuplane.scheduler.pods.prebinding import PreBinding
 from gpuplane.scheduler.pods.preempt import GPUPreemption
 from gpuplane.scheduler.pods.ranking import NodeRanking
 from gpuplane.scheduler.pods.report import Reporter
-from gpuplane.scheduler.pods.volume_binding import VolumeBinder
-from gpuplane.scheduler.pods.volume_watch import VolumeWatch
 from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.queues.watch import QueueWatch

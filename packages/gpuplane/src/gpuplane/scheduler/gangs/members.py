@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gpuplane.api.upgrade import unix_time
-from gpuplane.scheduler.pods.gang import Gang, GangSource, digest
+from gpuplane.scheduler.gangs.gang import Gang, GangSource, digest
 from gpuplane.scheduler.pods.objects import ScheduledPod
 
 GangKey = tuple[str, GangSource, str]

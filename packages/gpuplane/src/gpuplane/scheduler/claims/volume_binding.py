@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane.scheduler.claims.volume_watch import StoredClaim, StoredVolume
 from gpuplane.scheduler.pods.model import PodModel
-from gpuplane.scheduler.pods.volume_watch import StoredClaim, StoredVolume
 from kubekit.errors import Retryable, Terminal
 from kubekit.kube import Client, Clock
 from kubekit.scheduling.check import FilterCheck

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpuplane import names
 from gpuplane.api.pod_groups import PluginPodGroup, WorkloadPodGroup
-from gpuplane.scheduler.pods.gang import (
+from gpuplane.scheduler.gangs.gang import (
     GPU,
     LABELS,
     LONGEST_TIMEOUT,
@@ -24,7 +24,7 @@ from gpuplane.scheduler.pods.gang import (
     GangSource,
     annotated_gang,
 )
-from gpuplane.scheduler.pods.gang_members import GangKey
+from gpuplane.scheduler.gangs.members import GangKey
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Clock, Informer
 from kubekit.scheduling.podinfo import amounts

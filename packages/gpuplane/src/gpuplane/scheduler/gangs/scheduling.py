@@ -15,19 +15,19 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.scheduler.binding import Binder
+from gpuplane.scheduler.claims.prebinding import PreBinding
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.pods import gang_members
+from gpuplane.scheduler.gangs import members
+from gpuplane.scheduler.gangs.gang import Gang, GangSource, round_text
+from gpuplane.scheduler.gangs.groups import GangGroups
+from gpuplane.scheduler.gangs.members import GangKey, GangMembers, key_of
+from gpuplane.scheduler.gangs.placing import ROOM_CAUSES, GangDecision, GangPlace, GangPlacer, failed
+from gpuplane.scheduler.gangs.preempt import NO_VICTIMS, NOT_HELPFUL, GangPreemption
+from gpuplane.scheduler.gangs.rests import GangRests
+from gpuplane.scheduler.gangs.timeouts import GangTimeouts
 from gpuplane.scheduler.pods.evict import Evictor
-from gpuplane.scheduler.pods.gang import Gang, GangSource, round_text
-from gpuplane.scheduler.pods.gang_groups import GangGroups
-from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers, key_of
-from gpuplane.scheduler.pods.gang_placing import ROOM_CAUSES, GangDecision, GangPlace, GangPlacer, failed
-from gpuplane.scheduler.pods.gang_preempt import NO_VICTIMS, NOT_HELPFUL, GangPreemption
-from gpuplane.scheduler.pods.gang_rests import GangRests
-from gpuplane.scheduler.pods.gang_timeouts import GangTimeouts
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
-from gpuplane.scheduler.pods.prebinding import PreBinding
 from gpuplane.scheduler.reservation import Reservation, ReservationEvent
 from gpuplane.scheduler.reservations import Reservations
 from kubekit.errors import KubekitError
@@ -100,15 +100,15 @@ class GangScheduler:
 
     def _schedule(self, gang: Gang, entry: QueueEntry, pod: ScheduledPod, pods: list[ScheduledPod]) -> None:
         key = key_of(pod)
-        needs = gang_members.needs(pod, gang, pods, self._is_bound)
+        needs = members.needs(pod, gang, pods, self._is_bound)
         if key is not None and self._timeouts.has_passed(key, pods):
-            needs = gang_members.GangNeeds(message=f"gang {gang.name}: its bound pods are being evicted")
+            needs = members.GangNeeds(message=f"gang {gang.name}: its bound pods are being evicted")
         entries = {pod.metadata.uid: entry}
         for other in needs.together:
             if other.metadata.uid != pod.metadata.uid and other.info is not None:
                 taken = self._model.queue.take(other.info.key)
                 if taken is None:  # it is gated, or its Binding failed just now
-                    needs = gang_members.GangNeeds(message=f"gang {gang.name}: pod {other.metadata.name} is not ready")
+                    needs = members.GangNeeds(message=f"gang {gang.name}: pod {other.metadata.name} is not ready")
                     break
                 entries[other.metadata.uid] = taken
         decision = GangDecision(message=needs.message, causes=frozenset({GANG}))

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from gpuplane.scheduler.pods import gang_members
+from gpuplane.scheduler.gangs import members
+from gpuplane.scheduler.gangs.groups import GangGroups
+from gpuplane.scheduler.gangs.members import GangKey, GangMembers
 from gpuplane.scheduler.pods.evict import Evictor
-from gpuplane.scheduler.pods.gang_groups import GangGroups
-from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from kubekit.errors import KubekitError
 from kubekit.kube import Clock
@@ -55,20 +55,20 @@ class GangTimeouts:
         Args:
             pods: all pods of the gang.
         """
-        bound = gang_members.half_bound(pods)
-        passed = gang_members.seconds_half_bound(bound, self._clock.wall())
+        bound = members.half_bound(pods)
+        passed = members.seconds_half_bound(bound, self._clock.wall())
         return key in self._dissolving or passed > self._timeout(bound)
 
     def watch(self, key: GangKey) -> None:
         """Set or stop the timer of a gang by what is known now."""
-        bound = gang_members.half_bound(self._members.of(key))
+        bound = members.half_bound(self._members.of(key))
         timer = self._timers.get(key)
         if not bound:
             self._dissolving.discard(key)
             if timer is not None:
                 self._timers.pop(key).cancel()
         elif timer is None and self._leads:
-            passed = gang_members.seconds_half_bound(bound, self._clock.wall())
+            passed = members.seconds_half_bound(bound, self._clock.wall())
             left = max(0.0, self._timeout(bound) - passed) + LOOK_SECONDS
             self._timers[key] = self._clock.call_later(left, lambda: self._overdue(key))
 
@@ -80,7 +80,7 @@ class GangTimeouts:
 
     def _overdue(self, key: GangKey) -> None:
         self._timers.pop(key, None)
-        bound = gang_members.half_bound(self._members.of(key))
+        bound = members.half_bound(self._members.of(key))
         if bound:
             self._dissolving.add(key)
             self._start(self._dissolve(key, bound), f"dissolve gang {key[0]}/{key[2]}")

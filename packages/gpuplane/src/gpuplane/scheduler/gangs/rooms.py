@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from gpuplane.scheduler.cluster import Cluster
-from gpuplane.scheduler.pods import gang_topology
-from gpuplane.scheduler.pods.gang import GPU
-from gpuplane.scheduler.pods.gang_topology import DomainRoom, DomainRooms, GPURooms
+from gpuplane.scheduler.gangs import topology
+from gpuplane.scheduler.gangs.gang import GPU
+from gpuplane.scheduler.gangs.topology import DomainRoom, DomainRooms, GPURooms
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.pods.ranking import NodeRanking
 from kubekit.scheduling.cache import SchedulerCache
@@ -50,7 +50,7 @@ class GangRooms:
         nodes = self._current(pod, pod.info, by_gpu=False).nodes
         return DomainRooms(
             DomainRoom(one, sum(nodes.get(name, 0) for name in one.nodes))
-            for one in gang_topology.domains(level, self._cache.candidates())
+            for one in topology.domains(level, self._cache.candidates())
         )
 
     def _current(self, pod: ScheduledPod, info: PodInfo, *, by_gpu: bool) -> _KindRooms:
@@ -84,9 +84,9 @@ class GangRooms:
             gpus = state.gpus if state is not None and node is not None and node.facts is not None else ()
             rooms = {}
             if fits and node is not None and state is not None:
-                rooms = gang_topology.room_on_gpus(node, state, info, pod.request)
+                rooms = topology.room_on_gpus(node, state, info, pod.request)
             known.gpus.set_node(name, gpus, rooms)
         elif fits and node is not None:
-            known.nodes[name] = gang_topology.room_on_node(node, state, info, pod.request)
+            known.nodes[name] = topology.room_on_node(node, state, info, pod.request)
         else:
             known.nodes.pop(name, None)

@@ -7,7 +7,7 @@ Victims are found by the placing that decides for the gang afterwards:
 2. As many as possible are put back: first those on nodes with many of them, then the most important and the oldest.
    Halves are tried before single pods, so that a cluster of thousands takes dozens of tries.
 
-A gang among the victims leaves as a whole, see `gang_victims`.
+A gang among the victims leaves as a whole, see `victims`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.scheduler.pods.gang import Gang
-from gpuplane.scheduler.pods.gang_placing import GangDecision, GangPlace, GangPlacer
-from gpuplane.scheduler.pods.gang_victims import GangVictims
+from gpuplane.scheduler.gangs.gang import Gang
+from gpuplane.scheduler.gangs.placing import GangDecision, GangPlace, GangPlacer
+from gpuplane.scheduler.gangs.victims import GangVictims
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.pods.preempt import GPUPreemption
 from gpuplane.scheduler.queues.fair import FairQueues

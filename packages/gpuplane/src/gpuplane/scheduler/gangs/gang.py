@@ -2,7 +2,7 @@
 
 A pod declares its gang by the annotation `gpuplane.dev/gang`, by the label of a PodGroup of scheduler-plugins, or by
 `spec.schedulingGroup`, which names a PodGroup of Kubernetes. The size of a gang with a PodGroup is in that object, see
-`gang_groups`; topology and time-out may be annotations in any case. All pods of a gang declare the same.
+`groups`; topology and time-out may be annotations in any case. All pods of a gang declare the same.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuplane.scheduler.pods.gang import Gang
-from gpuplane.scheduler.pods.gang_groups import GangGroups
-from gpuplane.scheduler.pods.gang_members import GangKey, GangMembers
+from gpuplane.scheduler.gangs.gang import Gang
+from gpuplane.scheduler.gangs.groups import GangGroups
+from gpuplane.scheduler.gangs.members import GangKey, GangMembers
 from kubekit.scheduling import preemption
 from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.podinfo import PodInfo

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuplane.scheduler.pods.device_binding import DeviceBinder
-from gpuplane.scheduler.pods.volume_binding import VolumeBinder
+from gpuplane.scheduler.claims.device_binding import DeviceBinder
+from gpuplane.scheduler.claims.volume_binding import VolumeBinder
 from kubekit.errors import KubekitError, Retryable
 from kubekit.scheduling.podinfo import PodInfo
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from gpuplane.scheduler.pods.gang import LABELS, NODE
+from gpuplane.scheduler.gangs.gang import LABELS, NODE
 from gpuplane.sharing import LedgerGPU, NodeState
 from gpuplane.sharing.placement.fit import usable_gpus
 from gpuplane.sharing.request import Request

@@ -17,11 +17,11 @@ import msgspec
 
 from gpuplane.scheduler.cluster import NO_GPUS, Cluster
 from gpuplane.scheduler.filtering import Filtering
-from gpuplane.scheduler.pods import gang_minimum
+from gpuplane.scheduler.gangs import minimum
+from gpuplane.scheduler.gangs.gang import Gang
+from gpuplane.scheduler.gangs.rooms import GangRooms
+from gpuplane.scheduler.gangs.topology import Domain, DomainRooms, GPURooms
 from gpuplane.scheduler.pods.decide import Decision, choose_node
-from gpuplane.scheduler.pods.gang import Gang
-from gpuplane.scheduler.pods.gang_rooms import GangRooms
-from gpuplane.scheduler.pods.gang_topology import Domain, DomainRooms, GPURooms
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.pods.ranking import NodeRanking
 from gpuplane.sharing import Assignment
@@ -82,7 +82,7 @@ class GangPlacer:
             yield
 
     def _place(self, gang: Gang, pods: Sequence[ScheduledPod], bound: Sequence[ScheduledPod]) -> GangDecision:
-        if not bound and (lacking := gang_minimum.lacking(gang.minimum, self._cache)):
+        if not bound and (lacking := minimum.lacking(gang.minimum, self._cache)):
             return GangDecision(message=f"gang {gang.name}: {lacking}", causes=ROOM_CAUSES)
         required: list[Domain | None] = [None]
         if gang.required:

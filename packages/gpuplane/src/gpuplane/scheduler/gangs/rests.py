@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from gpuplane.scheduler.pods.gang_members import GangKey
+from gpuplane.scheduler.gangs.members import GangKey
 from kubekit.kube import Clock
 from kubekit.kube.clock import Timer
 

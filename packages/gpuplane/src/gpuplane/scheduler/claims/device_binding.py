@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane.scheduler.pods.device_watch import StoredDeviceClaim
+from gpuplane.scheduler.claims.device_watch import StoredDeviceClaim
 from gpuplane.scheduler.pods.model import PodModel
 from kubekit.errors import KubekitError, Retryable
 from kubekit.kube import Client, NotFound

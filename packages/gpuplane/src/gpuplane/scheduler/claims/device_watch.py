@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from gpuplane.scheduler.claims.volume_watch import StorageObject, keeping
 from gpuplane.scheduler.pods.model import PodModel
-from gpuplane.scheduler.pods.volume_watch import StorageObject, keeping
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import Resource
 from kubekit.kube import Client, Clock, Informer
