@@ -137,6 +137,18 @@ def test_a_selector_that_cannot_be_evaluated_makes_a_node_unusable(devices):
     assert "claim default/one: selector #0: CEL runtime error" in found.failures["a"].reasons[0]
 
 
+@pytest.mark.parametrize(
+    "cel",
+    ["!'a{}!'.matches('^(a+)+$')".format("a" * 200), "'+'.matches('[+]') && " + "+".join(["1"] * 3000) + " == 3000"],
+)
+def test_no_selector_stops_the_scheduler(devices, cel):
+    """Any tenant may write claims, and `re` would try for years."""
+    devices.slice("a", device("gpu-0"))
+    devices.claim("one", wants(cel=[cel]))
+    found = find(devices.pod("one"), devices.world.cache)
+    assert found.feasible or "CEL compile error: expression nested too deeply" in found.failures["a"].reasons[0]
+
+
 def test_alternatives_are_tried_in_their_order(devices):
     devices.slice("a", device("gpu-0", "80Gi"))
     devices.slice("b", device("gpu-0"), device("gpu-1"))

@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from kubekit.api import linear_regex
 from kubekit.api.durations import format_time, parse_time
 from kubekit.api.formats import go_duration
-from kubekit.api.regexes import regex
 from kubekit.cel import authorizer, kubernetes
 from kubekit.cel.kubernetes import INT_MAX, INT_MIN, compare
 from kubekit.cel.syntax import UInt
@@ -193,7 +193,7 @@ def _string(value: Any) -> str:
 
 
 def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [match.group() for match in regex(pattern).finditer(text)]
+    found = linear_regex.find(pattern, text)
     return found if limit < 0 else found[:limit]
 
 
@@ -381,7 +381,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "type": lambda value: CelType(type_name(value)),
     "duration": _duration,
     "timestamp": _timestamp,
-    "matches": lambda text, pattern: regex(pattern).search(_string(text)) is not None,
+    "matches": lambda text, pattern: linear_regex.is_match(pattern, _string(text)),
 }
 
 #: Functions with a dotted name, `sets.contains(a, b)`.
@@ -410,7 +410,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "startsWith": lambda text, prefix: _string(text).startswith(prefix),
     "endsWith": lambda text, suffix: _string(text).endswith(suffix),
     "contains": lambda text, part: _string(part) in _string(text),
-    "find": lambda text, pattern: found.group() if (found := regex(pattern).search(text)) else "",
+    "find": lambda text, pattern: next(iter(linear_regex.find(pattern, text)), ""),
     "findAll": _find_all,
     "charAt": _char_at,
     "indexOf": _index_of,

@@ -37,9 +37,12 @@ class CelProgram:
     def __init__(self, source: str, variables: Iterable[str]) -> None:
         self.source = source
         known = set(variables)
-        tree = parse(source)
-        self.names = frozenset(_check(tree, known))
-        self._run = _compile(tree)
+        try:
+            tree = parse(source)
+            self.names = frozenset(_check(tree, known))
+            self._run = _compile(tree)
+        except RecursionError:
+            raise CelSyntaxError("expression nested too deeply") from None
 
     def __call__(self, variables: Env) -> Any:
         """The value. Raises CelError when evaluation fails."""
