@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gpuplane import names
+from gpuplane.scheduler.gangs.gang import MOST_PODS
 from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_pod
 from kubekit.api.raw import RawPod
 from tests.support.extender_world import gpu_pod
@@ -45,3 +46,16 @@ def test_a_running_pod_holds_its_gpu_whatever_order_to_move_is_written_on_it(tex
     pod = gpu_pod("a", (30, 20), metadata={"annotations": {names.MOVE_ANNOTATION: text}})
     found = read(ours(pod), nodeName="n1")
     assert found.order is None and found.request.core == 30 and found.info is not None
+
+
+def of_round(text: str) -> ScheduledPod:
+    meta = {names.GANG_ANNOTATION: "g", names.GANG_SIZE_ANNOTATION: "2", names.GANG_ROUND_ANNOTATION: text}
+    return read(ours(gpu_pod("a", (30, 20), metadata={"annotations": meta})), nodeName="n1")
+
+
+def test_the_pods_that_were_bound_with_a_pod_are_at_most_those_of_the_largest_gang() -> None:
+    """The text is in the hands of the tenant: 5 MB for each such pod, and 6 ms for each change of its gang."""
+    largest = ",".join(f"{at:08x}" for at in range(MOST_PODS))
+    assert len(of_round(largest).gang_round) == MOST_PODS
+    assert of_round(largest).gang_round is of_round(largest).gang_round, "all pods of a round share one set"
+    assert not of_round(",".join(f"{at:x}" for at in range(50_000))).gang_round

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ TIMEOUT_SECONDS: Final = 60
 MOST_PODS: Final = 1024
 LONGEST_TIMEOUT: Final = 86400
 _DIGEST: Final = 8  # characters of a uid
+_LONGEST_ROUND: Final = MOST_PODS * (_DIGEST + 1)
 _OWN: Final = (
     names.GANG_SIZE_ANNOTATION,
     names.GANG_REQUIRED_TOPOLOGY_ANNOTATION,
@@ -161,7 +163,16 @@ def round_text(uids: Collection[str]) -> str:
     return ",".join(sorted(digest(uid) for uid in uids))
 
 
-def round_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the digests of the pods that were bound with this one; none for a pod that was bound alone."""
+def round_of(annotations: Mapping[str, str]) -> frozenset[str]:
+    """Return the digests of the pods that were bound with this one; none for a pod that was bound alone.
+
+    A text that is longer than that of MOST_PODS was written by a user of the pod, and counts as none.
+    """
     text = annotations.get(names.GANG_ROUND_ANNOTATION, "")
-    return tuple(text.split(",")) if text else ()
+    return _digests(text) if text and len(text) <= _LONGEST_ROUND else frozenset()
+
+
+@lru_cache(maxsize=1024)
+def _digests(text: str) -> frozenset[str]:
+    """Return the same set for all pods of a round."""
+    return frozenset(text.split(","))

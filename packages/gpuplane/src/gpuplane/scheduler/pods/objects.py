@@ -50,7 +50,7 @@ class ScheduledPod(CachedPod):
     said: tuple[str, str] = ("", "")
     kind: bytes = b""
     gang: DeclaredGang | None = None
-    gang_round: tuple[str, ...] = ()
+    gang_round: frozenset[str] = frozenset()
     bound_at: str = ""
     owner: str = ""
     stays: str = ""
@@ -103,7 +103,7 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
             said=_said(pod) if ours else ("", ""),
             kind=_kind(info, cached.request) if info is not None and (ours or (bound and not stuck)) else b"",
             gang=gang,
-            gang_round=round_of(pod.metadata.annotations) if gang is not None and bound else (),
+            gang_round=round_of(pod.metadata.annotations) if gang is not None and bound else frozenset(),
             bound_at=_bound_at(pod) if gang is not None and bound else "",
             owner=sys.intern(controller_of(pod)) if ours or (bound and not stuck) else "",
             stays=stuck,
