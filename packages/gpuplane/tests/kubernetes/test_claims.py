@@ -15,8 +15,8 @@ from gpuplane.scheduler.claims.device_watch import StoredDeviceClaim
 from kubekit.api.core import Pod
 from kubekit.api.kinds import built_in
 from kubekit.kube import Client
-from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.started import started
 from tests.support.realkube.watching import until_objects
 from tests.support.scheduled_pods import plain, reasons
 from tests.support.share_burst import add_nodes, extending, free_port
@@ -32,15 +32,8 @@ AT_ONCE: Final = {"terminationGracePeriodSeconds": 0}
 
 @pytest.fixture
 async def plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    made = ControlPlane(tmp_path / "plane")
-    try:
-        made.start(print)
-    except Unavailable as problem:
-        pytest.skip(f"no real cluster: {problem}")
-    try:
+    with started(ControlPlane(tmp_path / "plane")) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def spec(**exactly: Any) -> dict[str, Any]:

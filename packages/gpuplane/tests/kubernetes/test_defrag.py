@@ -16,8 +16,8 @@ from kubekit.api.core import Deployment, Event, Pod
 from kubekit.api.raw import RawBudget
 from kubekit.kube import Client
 from tests.support.extender_world import gpu_pod
-from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.started import started
 from tests.support.realkube.watching import until_objects
 from tests.support.replaced_pods import workloads
 from tests.support.scheduled_pods import ours, reasons
@@ -26,15 +26,8 @@ from tests.support.share_burst import add_nodes, extending, free_port, verdict
 
 @pytest.fixture
 async def plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    made = ControlPlane(tmp_path / "plane")
-    try:
-        made.start(print)
-    except Unavailable as problem:
-        pytest.skip(f"no real cluster: {problem}")
-    try:
+    with started(ControlPlane(tmp_path / "plane")) as made:
         yield made
-    finally:
-        made.stop()
 
 
 async def deploy(client: Client, name: str, core: int, **annotations: str) -> None:

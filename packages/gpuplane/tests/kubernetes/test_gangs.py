@@ -17,8 +17,8 @@ from kubekit.api.core import CustomResourceDefinition, Node, Pod
 from kubekit.kube import Client, NotFound
 from tests.support.extender_world import gpu_pod
 from tests.support.pod_groups import create_group, definition, join_gang
-from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.started import started
 from tests.support.realkube.watching import until_objects
 from tests.support.scheduled_pods import ours, reasons
 from tests.support.share_burst import add_nodes, extending, free_port, verdict
@@ -36,14 +36,8 @@ async def plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
         features=("GenericWorkload", "TopologyAwareWorkloadScheduling"),
         apis=("scheduling.k8s.io/v1alpha2",),
     )
-    try:
-        made.start(print)
-    except Unavailable as problem:
-        pytest.skip(f"no real cluster: {problem}")
-    try:
-        yield made
-    finally:
-        made.stop()
+    with started(made) as plane:
+        yield plane
 
 
 async def test_two_gangs_that_want_the_same_gpus(plane: ControlPlane) -> None:

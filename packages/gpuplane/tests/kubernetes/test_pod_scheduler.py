@@ -17,8 +17,8 @@ from gpuplane.api.requests import uses_gpus
 from kubekit.api.core import Event, Pod
 from kubekit.kube import Client
 from tests.support.extender_world import gpu_pod
-from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube.started import started
 from tests.support.realkube.watching import until_objects
 from tests.support.scheduled_pods import ours, plain, reasons
 from tests.support.share_burst import add_nodes, extending, free_port, mixed_shares, together, verdict
@@ -29,15 +29,8 @@ PODS: Final = int(os.environ.get("GPUPLANE_TEST_BURST", "200"))
 @pytest.fixture
 async def plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
     """A control plane whose kube-scheduler asks no extender."""
-    made = ControlPlane(tmp_path / "plane")
-    try:
-        made.start(print)
-    except Unavailable as problem:
-        pytest.skip(f"no real cluster: {problem}")
-    try:
+    with started(ControlPlane(tmp_path / "plane")) as made:
         yield made
-    finally:
-        made.stop()
 
 
 async def create(client: Client, pods: list[dict[str, Any]]) -> None:

@@ -1,0 +1,23 @@
+"""A control plane for the time of a test; the test is skipped where this machine can have none."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube.control_plane import ControlPlane
+
+
+@contextlib.contextmanager
+def started(plane: ControlPlane) -> Iterator[ControlPlane]:
+    try:
+        plane.start(print)
+    except Unavailable as problem:
+        pytest.skip(f"no real cluster: {problem}")
+    try:
+        yield plane
+    finally:
+        plane.stop()
