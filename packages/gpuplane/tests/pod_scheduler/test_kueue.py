@@ -66,3 +66,27 @@ async def test_what_was_borrowed_in_a_cohort_is_reclaimed(cluster: World, versio
         await cluster.pod(pod_in("a", "lost", "nowhere"))
         assert "LocalQueue nowhere of label kueue.x-k8s.io/queue-name does not exist" in await refused(cluster, "lost")
         running.well()
+
+
+@pytest.mark.parametrize("label", ["other", "nowhere", None])
+async def test_a_running_pod_stays_in_its_queue_when_its_label_changes(cluster: World, label: str | None) -> None:
+    """Else a tenant fills a queue, and changes the labels of its pods, for as long as there are GPUs."""
+    kueue = Kueue(cluster.client, "v1beta2")
+    await kueue.install()
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}}
+    await cluster.client.request("POST", "/api/v1/namespaces", None, body)
+    await kueue.create("ResourceFlavor", "default", {})
+    for queue, local in (("a", "main"), ("b", "other")):
+        spec = {**cluster_queue("cohortName", names.GPU_RESOURCE, 2), "cohortName": ""}
+        await kueue.create("ClusterQueue", queue, spec)
+        await kueue.create("LocalQueue", local, {"clusterQueue": queue}, "a")
+    await cluster.node("n1", 6)
+    async with extender(cluster.client, scheduler_name="gpuplane") as running:
+        for name in ("a-0", "a-1"):
+            await cluster.pod(pod_in("a", name))
+        await bound(cluster, "a-0", "a-1")
+        for name in ("a-0", "a-1"):
+            await cluster.client.patch(Pod, name, {"metadata": {"labels": {names.KUEUE_QUEUE_LABEL: label}}}, "a")
+        await cluster.pod(pod_in("a", "more"))
+        assert "queue a/main of a: a holds 2 GPUs" in await refused(cluster, "more")
+        running.well()

@@ -20,7 +20,7 @@ from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.feasibility import FITS
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.objects import ScheduledNode, ScheduledPod
-from gpuplane.scheduler.queues.fair import PROMISED_PRIORITY, FairQueues
+from gpuplane.scheduler.queues.fair import PROMISED_PRIORITY, FairQueues, in_queue_of
 from gpuplane.scheduler.queues.tree import QueueTree
 from gpuplane.scheduler.transforms import CachedPod
 from gpuplane.sharing import Request
@@ -321,6 +321,8 @@ class PodModel:
         self.queue.drop(info.key)
         self.withdraw(info.key)
         known = self.cache.pods.get(info.key)
+        if known is not None and known.uid == info.uid:
+            info = in_queue_of(info, known)
         self.cache.place(info)
         if assumed or known is None or known.labels != info.labels or known.node_name != info.node_name:
             self.notify(ClusterEvent.POD_PLACED, info.node_name)

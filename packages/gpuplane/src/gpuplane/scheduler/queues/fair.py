@@ -287,3 +287,17 @@ def _state(sums: QueueSums, name: str, at: int) -> str:
         f"holds {shown(sums.held(name)[at], at)} ({shown(guaranteed, at)} guaranteed, "
         f"{shown(sums.borrowed(name)[at], at)} borrowed)"
     )
+
+
+def in_queue_of(info: PodInfo, placed: PodInfo) -> PodInfo:
+    """Return a placed pod with the label of its queue that it had when it was placed.
+
+    Its tenant may change the label while it runs, and could fill a queue again and again.
+    """
+    name = names.KUEUE_QUEUE_LABEL
+    if info.labels.get(name) == placed.labels.get(name):
+        return info
+    labels = {key: value for key, value in info.labels.items() if key != name}
+    if name in placed.labels:
+        labels[name] = placed.labels[name]
+    return msgspec.structs.replace(info, labels=labels)
