@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from typing import Any
 
+import pytest
+
 from gpuplane.api.gpuqueue import GPUQueue
-from gpuplane.scheduler.queues.watch import NOT_AS_WRITTEN
+from gpuplane.scheduler.pods.model import PodModel
+from gpuplane.scheduler.queues.tree import QueueTree
+from gpuplane.scheduler.queues.watch import NOT_AS_WRITTEN, REST_FACTOR
 from kubekit.api.core import Event, Pod
 from tests.support.extender_world import Running, World, gpu_pod
 from tests.support.scheduled_pods import bound, ours, plain, refused
@@ -186,3 +192,25 @@ async def test_the_status_has_what_a_queue_holds_and_what_is_wrong(cluster: Worl
 
     status = await until_objects(cluster.client, GPUQueue, written)
     assert (status.borrowed.gpus, status.share, status.message) == ("1", "50%", text)
+
+
+async def test_queues_that_change_all_the_time_do_not_hold_the_scheduler_up(
+    cluster: World, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 60,000 pods new queues take a part of a second, and a tenant may change a LocalQueue of Kueue at any time."""
+    await queues(cluster, running, ml={"limit": {"gpus": 1}})
+    times: list[tuple[float, float]] = []
+
+    def slow(model: PodModel, tree: QueueTree) -> None:
+        began = time.monotonic()
+        while time.monotonic() < began + 0.02:
+            pass
+        times.append((began, time.monotonic()))
+
+    monkeypatch.setattr(PodModel, "set_queues", slow)
+    at = 1
+    while len(times) < 3:
+        at += 1
+        await cluster.client.patch(GPUQueue, "ml", {"spec": {"limit": {"gpus": at}}})
+    for (began, end), (after, _) in itertools.pairwise(times):
+        assert after - end >= (REST_FACTOR - 1) * (end - began)

@@ -2,7 +2,8 @@
 
 Invariants:
 
-- The tree is that of the objects as the watches delivered them last; several changes at once are one new tree.
+- The tree is that of the objects as the watches delivered them last; several changes at once are one new tree, and
+  so are those of a pause of REST_FACTOR times as long as the last tree took.
 - A finding is an event on its object, once, and stands in the status for as long as it holds.
 - A status is written when it says something else than before, by the replica that leads, and at most every
   STATUS_SECONDS. What it says of the past is read by the next leader.
@@ -30,6 +31,8 @@ from kubekit.kube import Client, Clock, EventRecorder, Informer, NotFound
 
 log = logging.getLogger("gpuplane.scheduler")
 STATUS_SECONDS: Final = 10.0
+REST_FACTOR: Final = 20.0
+"""The pause after a new tree, in the time that it took: trees take a twentieth of the scheduler's time at most."""
 NOT_AS_WRITTEN: Final = "QueueNotAsWritten"
 
 
@@ -72,7 +75,10 @@ class QueueWatch:
             self._ready.set()
             while True:
                 await self._changed.wait()
+                began = self._clock.now()
                 self._build()
+                # NB: a tenant may change its LocalQueue again and again, and each time all pods are counted.
+                await self._clock.sleep(REST_FACTOR * (self._clock.now() - began))
 
     async def lead(self) -> None:
         """Report findings and statuses, and try pods again whose queues are below their guarantee, until cancelled."""
