@@ -149,6 +149,13 @@ def test_no_selector_stops_the_scheduler(devices, cel):
     assert found.feasible or "CEL compile error: expression nested too deeply" in found.failures["a"].reasons[0]
 
 
+@pytest.mark.parametrize("cel", ["'%.900000000f'.format([1.0]) == ''", "lists.range(900000000) == []"])
+def test_no_selector_fills_the_memory(devices, cel):
+    devices.slice("a", device("gpu-0"))
+    devices.claim("one", wants(cel=[cel]))
+    assert "CEL runtime error: " in find(devices.pod("one"), devices.world.cache).failures["a"].reasons[0]
+
+
 def test_alternatives_are_tried_in_their_order(devices):
     devices.slice("a", device("gpu-0", "80Gi"))
     devices.slice("b", device("gpu-0"), device("gpu-1"))

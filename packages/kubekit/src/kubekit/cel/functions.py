@@ -241,6 +241,15 @@ def _reverse(value: Any) -> Any:
     return value[::-1]
 
 
+_MOST_DIGITS, _LONGEST_RANGE = 1000, 100_000  # so that a user's expression does not fill the memory
+
+
+def _range(count: int) -> list[int]:
+    if count > _LONGEST_RANGE:
+        raise CelError(f"a range of more than {_LONGEST_RANGE} numbers")
+    return list(range(count))
+
+
 def _format(template: str, args: list[Any]) -> str:
     rest = iter(args)
 
@@ -251,7 +260,9 @@ def _format(template: str, args: list[Any]) -> str:
             value = next(rest)
         except StopIteration:
             raise CelError(f"index {len(args)} out of range") from None
-        precision = int(match[1][1:]) if match[1] else 6
+        precision = int(match[1][1:6]) if match[1] else 6
+        if precision > _MOST_DIGITS:
+            raise CelError(f"precision of more than {_MOST_DIGITS} digits")
         match match[2]:
             case "s":
                 return _shown(value)
@@ -396,7 +407,7 @@ NAMESPACES: dict[str, Callable[..., Any]] = {
     "math.greatest": _extreme(1, "math.greatest"),
     "math.least": _extreme(-1, "math.least"),
     "math.abs": abs,
-    "lists.range": lambda count: list(range(count)),
+    "lists.range": _range,
     "base64.encode": lambda value: base64.b64encode(value).decode(),
     "base64.decode": lambda text: base64.b64decode(text, validate=True),
     "strings.quote": lambda text: '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"',
