@@ -12,6 +12,7 @@ import yaml
 from gpuplane import names
 from gpuplane.explain.answer import explain
 from gpuplane.explain.world import ClusterFacts
+from gpuplane.scheduler.gangs.placing import MOST_DOMAINS
 from gpuplane.sharing import of_pod
 from kubekit.api.core import Pod
 from tests.support.extender_world import Running, World, gpu_pod
@@ -126,6 +127,24 @@ async def test_a_required_topology_is_one_domain(cluster: World, running: Runnin
     await join(cluster, running, "n3", 2 if level != "node" else 4, labels)
     await join(cluster, running, "n4", 2, labels)
     assert await on_nodes(cluster, made) == ({"n3"} if level == "node" else {"n3", "n4"})
+
+
+@pytest.mark.parametrize("label", ["batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index"])
+async def test_pods_with_numbers_of_their_own_are_counted_together(
+    cluster: World, running: Running, label: str
+) -> None:
+    """Pods of an Indexed Job differ by a label. Small nodes, more than are tried, do not hide the large one."""
+    for at in range(MOST_DOMAINS + 1):
+        await cluster.node(f"small-{at}", 1)
+    made = [f"train-{at}" for at in range(4)]
+    for at, name in enumerate(made):
+        pod = member(name, "train", 4, required_topology="node")
+        pod["metadata"]["labels"] = {label: str(at)}
+        await cluster.pod(pod)
+    nearest = "gang train: needs room for 4 pods in one node; the nearest is node small-"
+    await until_objects(cluster.client, Pod, lambda pods: any(nearest in " ".join(reasons(pod)) for pod in pods))
+    await join(cluster, running, "large", 4, {})
+    assert await on_nodes(cluster, made) == {"large"}
 
 
 async def test_shares_of_one_gpu(cluster: World, running: Running) -> None:

@@ -22,7 +22,7 @@ from gpuplane.scheduler.gangs.gang import Gang
 from gpuplane.scheduler.gangs.rooms import GangRooms
 from gpuplane.scheduler.gangs.topology import Domain, DomainRooms, GPURooms
 from gpuplane.scheduler.pods.decide import Decision, choose_node
-from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.pods.objects import ScheduledPod, kind_without_number
 from gpuplane.scheduler.pods.ranking import NodeRanking
 from gpuplane.sharing import Assignment
 from gpuplane.sharing.placement import Placement
@@ -183,9 +183,12 @@ class GangPlacer:
 
 
 def _largest(pods: Sequence[ScheduledPod]) -> tuple[ScheduledPod, int]:
-    """Return the pod that requests most of GPUs, and how many of the pods are decided as it is."""
+    """Return the pod that requests most of GPUs, and how many of the pods equal it but for numbers in labels."""
     largest = max(pods, key=lambda pod: pod.request.core)
-    return largest, sum(pod.kind == largest.kind for pod in pods)
+    if all(pod.kind == largest.kind for pod in pods):
+        return largest, len(pods)
+    alike = kind_without_number(largest)
+    return largest, sum(kind_without_number(pod) == alike for pod in pods)
 
 
 def _on_gpu(pod: ScheduledPod, uuid: str) -> ScheduledPod:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -27,6 +27,9 @@ from kubekit.errors import InvalidInput
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo, compile_node, compile_pod
 from kubekit.scheduling.shared_parts import shared_parts
 
+_NUMBERS: Final = frozenset(
+    {"batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index", "statefulset.kubernetes.io/pod-name"}
+)
 log = logging.getLogger("gpuplane.scheduler")
 
 
@@ -180,6 +183,14 @@ def _kind(info: PodInfo, request: Request) -> bytes:
         info, name="", uid="", created="", node_name="", nominated="" if info.node_name else info.nominated
     )
     return msgspec.msgpack.encode((msgspec.structs.replace(alike, terminating=False), kind_of(request)))
+
+
+def kind_without_number(pod: ScheduledPod) -> bytes:
+    """Return the kind of a pod without the labels that give each pod of a Job or StatefulSet a number of its own."""
+    if pod.info is None:
+        return pod.kind
+    labels = {name: value for name, value in pod.info.labels.items() if name not in _NUMBERS}
+    return _kind(msgspec.structs.replace(pod.info, labels=labels), pod.request)
 
 
 def _said(pod: Pod) -> tuple[str, str]:
