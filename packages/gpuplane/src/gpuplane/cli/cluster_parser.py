@@ -180,7 +180,7 @@ def _defrag(commands: Any, parents: list[Any]) -> None:
     defrag.add_argument("--dry-run", action="store_true", help="print the moves instead of carrying them out")
     defrag.set_defaults(command=lazy("defrag", "defrag"))
     defrag.description = (
-        "Exit codes: 0 each pod that waits gets room; 1 some get none, or a move failed; 3 the cluster was not read."
+        "Exit codes: 0 each pod that waits gets room; 1 some get none, or a move failed;\n3 the cluster was not read."
     )
     examples(
         defrag,
