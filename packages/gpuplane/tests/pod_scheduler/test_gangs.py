@@ -178,6 +178,8 @@ async def test_pods_without_gpus_are_a_gang_too(cluster: World, running: Running
         ({names.GANG_ANNOTATION: "g"}, "gpuplane.dev/gang-size is ''"),
         ({names.GANG_ANNOTATION: "g", names.GANG_SIZE_ANNOTATION: "-1"}, "gpuplane.dev/gang-size is '-1'"),
         ({names.GANG_SIZE_ANNOTATION: "2"}, "gpuplane.dev/gang-size is set without gpuplane.dev/gang"),
+        ({names.GANG_ANNOTATION: "a\nERROR", names.GANG_SIZE_ANNOTATION: "2"}, r"gpuplane.dev/gang is 'a\nERROR'"),
+        ({names.GANG_ANNOTATION: "g" * 254, names.GANG_SIZE_ANNOTATION: "2"}, f"gpuplane.dev/gang is '{'g' * 64}'."),
         (
             {
                 names.GANG_ANNOTATION: "g",

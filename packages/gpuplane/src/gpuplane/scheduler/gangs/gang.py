@@ -32,6 +32,8 @@ _OWN: Final = (
     names.GANG_PREFERRED_TOPOLOGY_ANNOTATION,
     names.GANG_TIMEOUT_ANNOTATION,
 )
+_LONGEST_NAME: Final = 253  # characters, as of an object
+_LONGEST_QUOTED: Final = 64  # characters of a value in a message
 
 
 class GangSource(StrEnum):
@@ -109,6 +111,9 @@ def declared_gang(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Decla
             )
         return None
     (source,) = sources
+    if len(named[source]) > _LONGEST_NAME or not named[source].isprintable():
+        cure = f"at most {_LONGEST_NAME} characters that can be printed"
+        raise InvalidInput(f"{_FIELDS[source]} is {_quoted(named[source])}", cure=cure)
     if source is not GangSource.ANNOTATIONS and names.GANG_SIZE_ANNOTATION in annotations:
         raise InvalidInput(f"{names.GANG_SIZE_ANNOTATION} is set, and the gang has a PodGroup", cure="leave it out")
     return DeclaredGang(
@@ -121,6 +126,11 @@ def declared_gang(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Decla
         if names.GANG_TIMEOUT_ANNOTATION in annotations
         else 0,
     )
+
+
+def _quoted(text: str) -> str:
+    """Return a value of a user as a message shows it: its beginning."""
+    return repr(text) if len(text) <= _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]!r}..."
 
 
 def is_of_gang(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
@@ -141,7 +151,7 @@ def annotated_gang(declared: DeclaredGang) -> Gang:
 def _number(annotations: Mapping[str, str], name: str, most: int) -> int:
     text = annotations.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 9 and 1 <= int(text) <= most):
-        raise InvalidInput(f"{name} is {text!r}", cure=f"a number from 1 to {most}")
+        raise InvalidInput(f"{name} is {_quoted(text)}", cure=f"a number from 1 to {most}")
     return int(text)
 
 
@@ -149,7 +159,9 @@ def _level(annotations: Mapping[str, str], name: str) -> str:
     text = annotations.get(name, "")
     if text and text not in (GPU, NODE, *LABELS) and "/" not in text:
         known = ", ".join((GPU, NODE, *LABELS))
-        raise InvalidInput(f"{name} is {text!r}", cure=f"one of {known}, or the label of nodes that names a rack")
+        raise InvalidInput(
+            f"{name} is {_quoted(text)}", cure=f"one of {known}, or the label of nodes that names a rack"
+        )
     return text
 
 
