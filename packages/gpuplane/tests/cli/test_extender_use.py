@@ -198,6 +198,15 @@ async def test_status_says_it_once_there_is_a_share_and_install_at_its_end(clust
     assert "does not ask" not in errors
 
 
+async def test_an_installation_that_switches_the_pod_scheduler_off_says_so(cluster: World, tmp_path: Path) -> None:
+    off = "this switches the pod scheduler off"
+    (tmp_path / "config").write_text(cluster.kubeconfig())
+    for flags, warned in (((), False), (("--pod-scheduler",), False), (("--pod-scheduler",), False), ((), True)):
+        _, errors = await run(cluster, tmp_path, "install", *flags)
+        assert (off in errors) is warned, flags
+    assert "to leave it on, add --pod-scheduler" in errors
+
+
 async def test_a_user_who_may_not_read_events_gets_the_page_without_it(cluster: World, tmp_path: Path) -> None:
     cluster.server.extensions.identity.add(USER, User(USER, ("readers", AUTHENTICATED)))
     readable = ["pods", "nodes", "gpunodes", "clusterpolicies"]

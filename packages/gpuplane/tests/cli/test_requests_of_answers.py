@@ -60,6 +60,7 @@ async def requests(cluster: World) -> Counter[tuple[str, str]]:
 
 async def test_status_and_explain_read_one_list_of_each_kind(cluster: World, tmp_path: Path) -> None:
     lists: dict[tuple[str, str], Any] = {("list", "pods"): PAGES, ("list", "nodes"): 1, ("list", "gpunodes"): 1}
+    lists |= {("list", "gpuqueues"): 1}
     groups = {("get", ""): 1}  # whether there are kinds of pools
     more = {("list", "clusterpolicies"): 1, ("list", "events"): 1, ("get", "deployments"): 1}
     status = {**lists, **groups, **more}

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from gpuplane import names
 from gpuplane.api.karpenter import AWS_GROUP, GROUP
 from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
 from gpuplane.api.schema import OURS
@@ -91,6 +92,9 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
         await _refuse_old_cluster(client, wanted)
         if options.autoscaler:
             await _refuse_beside_karpenter(client, wanted)
+        if await _ends_pod_scheduler(client, wanted):
+            what = "this switches the pod scheduler off: pods with schedulerName: gpuplane wait from now on"
+            screen.say(f" {screen.glyph('warn')} {what}; to leave it on, add --pod-scheduler")
         page = LivePage(screen)
         # One line that counts where it can be drawn over; a line for each object elsewhere, to be read later.
         try:
@@ -156,6 +160,20 @@ async def _refuse_beside_karpenter(client: Client, wanted: list[Manifest]) -> No
             if made is not None and not is_labelled(made):
                 what = "the definition is Karpenter's, or another program's"
                 raise Terminal(what, where=manifest["metadata"]["name"], cure=cure)
+
+
+async def _ends_pod_scheduler(client: Client, wanted: list[Manifest]) -> bool:
+    """Return whether the pod scheduler runs on the cluster, and not with what is wanted."""
+    for manifest in wanted:
+        if manifest["kind"] == "Deployment" and manifest["metadata"]["name"] == names.EXTENDER_NAME:
+            found = await _found(client, manifest)
+            return found is not None and _schedules_pods(found) and not _schedules_pods(manifest)
+    return False
+
+
+def _schedules_pods(deployment: Manifest) -> bool:
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    return any(one.startswith("--scheduler-name=") for container in containers for one in container.get("args") or ())
 
 
 async def _why_left(client: Client, manifest: Manifest) -> str:

@@ -18,7 +18,7 @@ from gpuplane.cli.extender_use import bound_without, bypass_of
 from gpuplane.cli.overview import overview
 from gpuplane.cli.queues_text import queue_views
 from gpuplane.cli.status_views import ExtenderBypass, Overview, Pause, PolicyRefusal, PoolView, UpgradeView
-from gpuplane.explain.queues import read_queues
+from gpuplane.scheduler.queues.reading import read_queues
 from kubekit.api.core import Deployment, Event, Node, Pod
 from kubekit.errors import Retryable, Terminal
 from kubekit.kube import Client, Forbidden, Informer, NotFound

@@ -8,15 +8,6 @@ from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.scheduler.queues.objects import fair_queue_of
 from gpuplane.scheduler.queues.tree import QueueTree
 from kubekit.errors import InvalidInput
-from kubekit.kube import Client, Forbidden, NotFound
-
-
-async def read_queues(client: Client) -> list[GPUQueue]:
-    """Return all queues; none where they cannot be read."""
-    try:
-        return await client.list(GPUQueue)
-    except (NotFound, Forbidden):
-        return []
 
 
 def queue_text(queues: Sequence[GPUQueue], namespace: str) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Final, TypedDict
 import msgspec
 
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.explain.queues import read_queues
 from gpuplane.explain.world import ClusterFacts, Object
 from gpuplane.names import (
     QUOTA_KEY,
@@ -20,6 +19,7 @@ from gpuplane.names import (
     QUOTA_SETTINGS_CONFIGMAP,
     QUOTA_SETTINGS_KEY,
 )
+from gpuplane.scheduler.queues.reading import read_queues
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings, parse_quotas, parse_settings
 from kubekit.api.core import ConfigMap, Pod
 from kubekit.errors import InvalidInput

@@ -141,6 +141,7 @@ async def test_once_in_a_pipe_and_as_json(tmp_path: Path) -> None:
         code, out, err = await gpuplane(tmp_path, "top", "--once")
         assert (code, err) == (0, "") and "\x1b" not in out
         assert "gpu-t-02/3" in out and "gpu-h-01/0" not in out and "92%" not in out
+        assert "hidden; --all lists all" in out and ": gpuplane explain " in out and " -n " in out
         code, out, _ = await gpuplane(tmp_path, "top", "-a", "--filter", "gpu-h-01/0", "-o", "json")
         [row] = json.loads(out)["rows"]
         assert (code, row["name"], row["busy"], row["matter"]) == (0, "gpu-h-01/0", 92, "none")
@@ -167,7 +168,7 @@ def test_no_line_is_wider_than_the_window_and_no_control_character_passes(
     use = MeasuredUse({nodes[0].status.gpus[0].uuid: GPUUse("n", 0, 0.0, 1, 1, 90, 5000)}, EVIL, "x", (EVIL,))
     rows = gpu_rows(seen, use)
     rows = {RowKind.GPUS: rows, RowKind.NODES: node_rows(rows, seen), RowKind.PODS: pod_rows(rows, seen)}[what]
-    view = TopView(what, all=True, at=min(at, len(rows) - 1), text=(EVIL,) if explained else (), filter="")
+    view = TopView(what, all=True, at=min(at, len(rows) - 1), text=(EVIL,) if explained else (), has_keys=explained)
     screen = Console(io.StringIO(), io.StringIO(), colour="always" if colours else "never")
     found = top_lines(EVIL, seen, use, shown_rows(rows, view), view, screen, (columns, lines), NOW)
     plain = [COLOUR.sub("", line) for line in found]

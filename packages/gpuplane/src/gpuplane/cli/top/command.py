@@ -65,7 +65,7 @@ async def _once(options: Namespace, screen: Console) -> int:
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-top") as client:
         use = UseReader(client)
         seen, _ = await asyncio.gather(observe(client), use.read())
-        view = first_view(options)
+        view = msgspec.structs.replace(first_view(options), has_keys=False)
         rows = shown_rows(rows_of(seen, use, view.what), view)
         if options.output != "text":
             data: dict[str, Any] = {

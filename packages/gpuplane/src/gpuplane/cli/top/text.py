@@ -162,15 +162,28 @@ def _foot(seen: Overview, rows: Sequence[TopRow], view: TopView, screen: Console
     total = sum(len(node.gpus) for node in seen.nodes)
     words = []
     if view.what is RowKind.GPUS and len(rows) < total:
-        reason = "do not match" if view.filter else "are healthy and hidden; a lists all"
+        reason = "do not match" if view.filter else f"are healthy and hidden; {_to_list_all(view)}"
         words.append(f"{total - len(rows)} GPUs {reason}")
     if seen.waiting_pods:
         first = seen.waiting_pods[0]
-        words.append(f"{first.pod} waits {age(first.since, now)}: e")
+        words.append(f"{first.pod} waits {age(first.since, now)}: {_to_explain(first.pod, view)}")
+    if not view.has_keys:  # a command has a line of its own, so that it is whole
+        return [*words, _KEYS]
     return ["   ".join(words), _KEYS]
+
+
+def _to_list_all(view: TopView) -> str:
+    return f"{'a' if view.has_keys else '--all'} lists all"
+
+
+def _to_explain(pod: str, view: TopView) -> str:
+    namespace, _, name = pod.partition("/")
+    return "e" if view.has_keys else f"gpuplane explain {name} -n {namespace}"
 
 
 def _nothing(view: TopView) -> str:
     if view.filter:
         return " nothing matches the filter"
-    return " no GPU needs you; a lists all" if view.what is RowKind.GPUS else " nothing holds or waits for GPUs"
+    if view.what is RowKind.GPUS:
+        return f" no GPU needs you; {_to_list_all(view)}"
+    return " nothing holds or waits for GPUs"

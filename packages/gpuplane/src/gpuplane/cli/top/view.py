@@ -43,6 +43,7 @@ class TopView(msgspec.Struct, frozen=True):
     at: number of the chosen row.
     text: lines that cover the rows, as an explanation; empty for none.
     typing: letters go into the filter.
+    has_keys: what can be done next is named by its key, else by its command.
     """
 
     what: RowKind = RowKind.GPUS
@@ -50,6 +51,7 @@ class TopView(msgspec.Struct, frozen=True):
     filter: str = ""
     typing: bool = False
     all: bool = False
+    has_keys: bool = True
     at: int = 0
     text: tuple[str, ...] = ()
 
