@@ -102,7 +102,7 @@ async def _install(options: Namespace, screen: Console, wanted: list[Manifest]) 
                 for done, manifest in enumerate(wanted, 1):
                     if why := await _why_left(client, manifest):
                         page.clear()
-                        screen.say(f" {screen.glyph('good')} {_title(manifest)} {why}")
+                        screen.say(f" {screen.glyph('warn')} {_title(manifest)} {why}")
                         left.append(manifest)
                         continue
                     await apply(client, manifest)

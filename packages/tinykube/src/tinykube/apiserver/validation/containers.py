@@ -252,6 +252,5 @@ def host_ports(containers: list[Object], where: str) -> Iterator[Cause]:
                 continue
             key = f"{port.get('protocol')}/{port.get('hostIP') or ''}/{port['hostPort']}"
             if key in taken:
-                shown = f"{port.get('protocol')}/{port.get('hostIP') or ''}/{port['hostPort']}"
-                yield duplicate(f"{where}[{index}].ports[{at}].hostPort", shown)
+                yield duplicate(f"{where}[{index}].ports[{at}].hostPort", key)
             taken.add(key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any, Final
@@ -210,6 +209,3 @@ def _of_family(value: str, kind: Any, where: str, at: int) -> Iterator[Cause]:
             if ip_address(value).version != int(kind[-1]):
                 yield invalid_value(where, value, f"must be an {kind} address")
             yield from pod_address(value, f"{where}[{at}]")
-
-
-WILDCARD: Final = re.compile(r"\*\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

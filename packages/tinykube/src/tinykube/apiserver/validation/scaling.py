@@ -24,9 +24,8 @@ def _target(value: Any, where: str) -> Iterator[Cause]:
     if value.get("type") not in _TARGETS:
         text = "must be either Utilization, Value, or AverageValue"
         yield invalid_value(f"{where}.type", value.get("type") or "", text)
-    for name in ("averageUtilization",):
-        if value.get(name) is not None:
-            yield from at_least(1, "must be greater than 0")(value[name], f"{where}.{name}")
+    if value.get("averageUtilization") is not None:
+        yield from at_least(1, "must be greater than 0")(value["averageUtilization"], f"{where}.averageUtilization")
 
 
 def _metric(value: Any, where: str) -> Iterator[Cause]:

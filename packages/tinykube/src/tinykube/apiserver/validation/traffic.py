@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Any, Final
@@ -9,7 +10,6 @@ from typing import Any, Final
 from tinykube.apiserver.failure import Cause, forbidden_value, invalid_value, required
 from tinykube.apiserver.validation.containers import named_port
 from tinykube.apiserver.validation.names import dns_label, dns_subdomain, validate_selector
-from tinykube.apiserver.validation.network import WILDCARD
 from tinykube.apiserver.validation.tables import (
     Needs,
     Object,
@@ -19,13 +19,20 @@ from tinykube.apiserver.validation.tables import (
     one_of,
 )
 
+_WILDCARD: Final = r"\*\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_WILDCARD_TEXT: Final = (
+    "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of "
+    "lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', "
+    f"regex used for validation is '{_WILDCARD}')"
+)
+
 
 def _host(value: Any, where: str) -> Iterator[Cause]:
     if is_address(value):
         yield invalid_value(where, value, "must be a DNS name, not an IP address")
     elif "*" in value:
-        if not WILDCARD.fullmatch(value):
-            yield invalid_value(where, value, "a wildcard DNS name must start with '*.' and name one domain")
+        if not re.fullmatch(_WILDCARD, value):
+            yield invalid_value(where, value, _WILDCARD_TEXT)
     else:
         yield from dns_subdomain(value, where)
 
