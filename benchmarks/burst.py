@@ -30,12 +30,12 @@ sys.path.append(str(ROOT))
 
 from figures import show  # noqa: E402
 from gpulab.clusters import down, up  # noqa: E402
+from gpulab.kubernetes.binaries import SETS, Unavailable, directory  # noqa: E402
+from gpulab.kubernetes.control_plane import ControlPlane  # noqa: E402
 from gpuplane import names  # noqa: E402
 from gpuplane.scheduler.configuration import kube_configuration  # noqa: E402
 from kubekit.api.core import Pod  # noqa: E402
 from kubekit.kube import Client  # noqa: E402
-from tests.support.realkube.binaries import SETS, Unavailable, directory  # noqa: E402
-from tests.support.realkube.control_plane import ControlPlane  # noqa: E402
 from tests.support.share_burst import (  # noqa: E402
     Times,
     add_nodes,

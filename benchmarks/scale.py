@@ -25,8 +25,7 @@ import msgspec
 
 from figures import show
 from gpulab.clusters import down, up
-from gpulab.demo.acts import is_ready
-from gpulab.demo.following import watching
+from gpulab.watching import node_is_ready, watching
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.install import apply
@@ -66,7 +65,7 @@ async def measure(nodes: int, machine: str) -> None:
     handle = await up(ClusterSpec(name=NAME, light_nodes=nodes, light_machine=machine), timeout=120)
     async with Client.connect(handle.kubeconfig, user_agent="benchmark") as client:
         async with watching(client, Node) as bare:
-            await bare.until(lambda: sum(map(is_ready, bare.items())) == nodes)
+            await bare.until(lambda: sum(map(node_is_ready, bare.items())) == nodes)
         show("register nodes", time.monotonic() - began, "s")
         for manifest in installation(admission="", scheduler=False):
             if manifest["kind"] != "Deployment":

@@ -23,6 +23,7 @@ from typing import Any
 
 from burst import CLUSTERS
 from figures import show
+from gpulab.kubernetes.binaries import Unavailable
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.simulate_files import read_jobs, read_machines
@@ -30,7 +31,6 @@ from gpuplane.sharing import of_pod
 from gpuplane.sharing.packing import MILLI, Experiment, Job, PackingMachine, PolicyPlacer, arrivals, shuffled
 from kubekit.api.core import Node, Pod
 from kubekit.kube import AlreadyExists, Client, Informer
-from tests.support.realkube.binaries import Unavailable
 from tests.support.share_burst import alive, extending, following, free_port, together, verdict
 
 MEMORY_MIB = 16384

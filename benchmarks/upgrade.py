@@ -19,7 +19,7 @@ from typing import Any
 
 from figures import show
 from gpulab.clusters import down, up
-from gpulab.demo.following import watching
+from gpulab.watching import watching
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode

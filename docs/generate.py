@@ -70,6 +70,7 @@ ENVIRONMENT: Final[dict[str, dict[str, str]]] = {
     "On your machine": {
         "HOME": "your home directory, for `~/.gpuplane` and `~/.kube/config`",
         "GPUPLANE_HOME": "where embedded clusters and their kubeconfig files lie, instead of `~/.gpuplane`",
+        "XDG_CACHE_HOME": "where programs that were built lie, in `gpuplane/kubernetes`, instead of `~/.cache`",
         "GPUPLANE_ASCII": "`1`: only ASCII characters on the screen",
         "NO_COLOR": "anything: no colours, as with `--color never`",
         "TERM": "`dumb`: no colours, and no line is redrawn in place",

@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.control_plane import ControlPlane, free_ports
 from tests.support.anycluster import embedded, extender
 from tests.support.anycluster.api import Access, Api
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.control_plane import ControlPlane, free_ports
 
 EMBEDDED: Final = "embedded"
 REAL: Final = "real"

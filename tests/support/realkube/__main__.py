@@ -16,12 +16,13 @@ import sys
 from deploy.image.gpuplane_image import ImageError
 from deploy.image.gpuplane_image.images import composed_layers, default_cache
 from gpulab.distribution import GPUPLANE
+from gpulab.kubernetes import binaries
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.control_plane import ControlPlane
+from gpulab.kubernetes.node import KubernetesNode, wait_ready
 from gpuplane import names
 from kubekit.errors import KubekitError
-from tests.support.realkube import binaries, images, workloads
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.control_plane import ControlPlane
-from tests.support.realkube.node import KubernetesNode, wait_ready
+from tests.support.realkube import images, workloads
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tests.support.realkube import binaries
+from gpulab.kubernetes import binaries
 
 CHART: Final = Path(__file__).parents[3] / "deploy/chart/gpuplane"
 

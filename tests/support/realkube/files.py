@@ -8,7 +8,11 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from gpulab.kubernetes.node import KubernetesNode
+
 ABSENT: Final = "absent"
+# What a machine may keep: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.
+KEPT: Final = ("var/log/", "var/lib/cni/", "var/lib/simgpu/state", "proc/sys/kernel/random/")
 Files = dict[str, str]
 """Path below the root -> kind, mode, owner, and the content's digest or a link's target."""
 
@@ -24,6 +28,15 @@ def files(root: Path, kept: tuple[str, ...]) -> Files:
                 continue
             found[place] = facts(path)
     return found
+
+
+def of_machine(node: KubernetesNode) -> Files:
+    """A machine's own files, to be compared with those of another moment.
+
+    A directory of this machine's is in the upper layer as soon as something below it was written; it is the same.
+    """
+    found = files(node.root, KEPT)
+    return {path: status for path, status in found.items() if status != facts(Path("/", path))}
 
 
 def facts(path: Path) -> str:

@@ -8,10 +8,10 @@ from typing import Final
 
 from deploy.image.gpuplane_image import ImageError
 from deploy.image.gpuplane_image.images import VECTORADD, build, small_image, vectoradd_image
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.configuration import PAUSE_IMAGE
+from gpulab.kubernetes.node import KubernetesNode
 from gpuplane import names
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.configuration import PAUSE_IMAGE
-from tests.support.realkube.node import KubernetesNode
 
 BUSYBOX: Final = "localhost/busybox:1"
 _BUSYBOX_PACKAGES: Final = ("busybox-static",)

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode, StageName
@@ -26,7 +27,6 @@ from kubekit.api.core import Node, Pod
 from kubekit.kube import ApiError, Client, Informer, NotFound
 from simgpu import STATE_PATH, Faults
 from tests.support.realkube.audit import requests
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference, inventory
 from tests.support.realkube.simulated_node import SimulatedNode
 from tests.support.until import until

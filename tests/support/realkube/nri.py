@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from gpulab.kubernetes.node import KubernetesNode
 from gpuplane import names
 from gpuplane.host import Host
 from gpuplane.operand.nri.plugin import serve
 from kubekit.protocol import nri_pb2 as pb
-from tests.support.realkube.node import KubernetesNode
 
 BEFORE, AFTER = "10", "90"
 """Indices of plugins that are asked before and after the device plugin."""

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from gpulab.distribution import GPUPLANE
-from tests.support.realkube.control_plane import ControlPlane, spawn
+from gpulab.kubernetes.control_plane import ControlPlane, spawn
 from tinykube.cluster import processes
 from tinykube.cluster.directory import ClusterDirectory, RunningProcess
 from tinykube.cluster.spec import ClusterSpec, MachineSpec

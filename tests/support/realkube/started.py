@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.control_plane import ControlPlane
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.control_plane import ControlPlane
 
 
 @contextlib.contextmanager

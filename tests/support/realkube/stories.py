@@ -17,19 +17,20 @@ from typing import Final
 
 import pytest
 
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.control_plane import ControlPlane
+from gpulab.kubernetes.node import KubernetesNode, wait_ready
+from gpulab.watching import node_is_ready
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from kubekit.api.core import Namespace, Node, Pod
 from kubekit.kube import Client
 from tests.support import find_kubectl
 from tests.support.realkube import files, images, workloads
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference, inventory
 from tests.support.realkube.life import COMMAND_S, until_as
-from tests.support.realkube.node import KubernetesNode, wait_ready
 from tests.support.realkube.registry import Registry
-from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, until_objects
+from tests.support.realkube.watching import gpu_node_is_ready, log, until_objects
 
 SHARED: Final = Path(__file__).parents[4] / "shared" / "manifests"
 WITH_MANIFESTS: Final = [
@@ -110,13 +111,13 @@ class StoryCluster:
         if await self._has_namespace(client):
             await asyncio.to_thread(self.gpuplane, "uninstall", "-q")
         assert difference(self.before, await until_as(client, self.before)) == ""
-        assert files.difference(self.files, self.node.files()) == {}
+        assert files.difference(self.files, files.of_machine(self.node)) == {}
 
     async def look(self) -> None:
         """Put on record what there is."""
         async with Client.connect(self.plane.kubeconfig) as client:
             self.before = await inventory(client)
-        self.files = self.node.files()
+        self.files = files.of_machine(self.node)
 
     async def _has_namespace(self, client: Client) -> bool:
         return NAMESPACE in {found.metadata.name for found in await client.list(Namespace)}

@@ -6,7 +6,7 @@ import functools
 from typing import Any, Final
 
 from gpuplane.api.gpunode import GPUNode, StageName
-from kubekit.api.core import Node, Pod
+from kubekit.api.core import Pod
 from kubekit.kube import Client
 from tests.support import until
 
@@ -44,7 +44,3 @@ async def log(client: Client, pod: str, namespace: str = "default") -> str:
 def gpu_node_is_ready(node: GPUNode) -> bool:
     stage = node.status.stages.get(StageName.READY.value)
     return stage is not None and stage.state.holds
-
-
-def node_is_ready(node: Node) -> bool:
-    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)

@@ -29,9 +29,9 @@ async def run_cluster(options: Namespace) -> None:
 
     Raises UsageError without it, Terminal when the port is taken or the data cannot be read.
     """
-    from tinykube.controlplane import ControlPlane
+    from tinykube.controlplane import EmbeddedControlPlane
 
-    await ControlPlane(_directory(options, "cluster")).run()
+    await EmbeddedControlPlane(_directory(options, "cluster")).run()
 
 
 async def run_supervisor(options: Namespace) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.kubernetes import binaries
+from gpulab.kubernetes.binaries import Unavailable
 from tests.support import pages
 from tests.support.pages import PageShell
-from tests.support.realkube import binaries
-from tests.support.realkube.binaries import Unavailable
 
 pytestmark = [
     pytest.mark.deadline(900),

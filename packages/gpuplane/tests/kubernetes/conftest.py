@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.kubernetes import binaries
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.control_plane import ControlPlane
+from gpulab.kubernetes.node import KubernetesNode, wait_ready
 from kubekit.kube import Client
-from tests.support.realkube import binaries, images
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.control_plane import ControlPlane
+from tests.support.realkube import images
 from tests.support.realkube.life import Life, live
-from tests.support.realkube.node import KubernetesNode, wait_ready
 from tests.support.realkube.stories import StoryCluster, story_cluster
 
 FOLDER = Path(__file__).parent

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import crds
@@ -26,7 +27,6 @@ from gpuplane.cli.install import apply
 from gpuplane.operator.installation import installation, manifests, resource_of
 from kubekit.api.core import LeaseObject, Namespace, Pod
 from kubekit.kube import ApiError, Client, NotFound
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import PATIENCE_S, account_config
 from tests.support.until import until
 

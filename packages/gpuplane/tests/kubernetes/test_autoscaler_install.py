@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 import yaml
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.karpenter import EC2NodeClass, NodePool, Provisioner
 from gpuplane.api.nodeclaim import FINALIZER, NodeClaim
@@ -29,7 +30,6 @@ from packages.gpuplane.tests.api.test_karpenter_crds import (
 )
 from packages.gpuplane.tests.kubernetes.chart_values import is_hook, rendered
 from packages.gpuplane.tests.kubernetes.test_chart import create, delete
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import difference
 from tests.support.realkube.life import PATIENCE_S, account_config, asked_of, gpuplane, settled, take_away, until_as
 from tests.support.until import until

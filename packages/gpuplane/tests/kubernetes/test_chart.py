@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import crds
@@ -19,7 +20,6 @@ from gpuplane.operator.installation import installation, resource_of
 from kubekit.kube import Client, Forbidden, NotFound
 from packages.gpuplane.tests.kubernetes.chart_values import is_hook, place, rendered
 from tests.support.realkube.chart import CHART, helm
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference
 from tests.support.realkube.life import account_config, asked_of, gpuplane, settled, take_away, until_absent, until_as
 

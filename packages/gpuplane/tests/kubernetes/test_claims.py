@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane.scheduler.claims.device_watch import StoredDeviceClaim
 from kubekit.api.core import Pod
 from kubekit.api.kinds import built_in
 from kubekit.kube import Client
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.started import started
 from tests.support.realkube.watching import until_objects
 from tests.support.scheduled_pods import plain, reasons

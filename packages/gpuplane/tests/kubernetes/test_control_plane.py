@@ -7,9 +7,9 @@ import uuid
 
 import pytest
 
+from gpulab.kubernetes import binaries
+from gpulab.kubernetes.control_plane import PARTS, ControlPlane
 from kubekit.kube import Client
-from tests.support.realkube import binaries
-from tests.support.realkube.control_plane import PARTS, ControlPlane
 
 
 async def test_it_is_the_version_that_the_module_pins(control_plane: ControlPlane) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.sharing import of_pod
 from kubekit.api.core import Deployment, Event, Pod
 from kubekit.api.raw import RawBudget
 from kubekit.kube import Client
 from tests.support.extender_world import gpu_pod
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.started import started
 from tests.support.realkube.watching import until_objects
 from tests.support.replaced_pods import workloads

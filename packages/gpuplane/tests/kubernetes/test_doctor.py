@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.cli.doctor.reading import ROLE
 from gpuplane.operator.installation import installation, resource_of
 from kubekit.api.core import CustomResourceDefinition
 from kubekit.kube import Client
 from packages.gpuplane.tests.cli.status_clusters import gpuplane
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import account_config, take_away
 
 CRD = "gpunodes.gpuplane.dev"

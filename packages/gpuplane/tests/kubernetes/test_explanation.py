@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.explanation import PodExplanation
 from gpuplane.api.gpunode import GPUNode
@@ -20,7 +21,6 @@ from gpuplane.operator.explanations import ExplainProcess, ExplanationController
 from gpuplane.operator.installation import installation, resource_of
 from kubekit.kube import AlreadyExists, Client, Forbidden, NotFound, SystemClock
 from tests.support.extender_world import gpu_pod
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import PATIENCE_S, account_config, take_away, until_absent
 from tests.support.until import until
 

@@ -13,14 +13,14 @@ from typing import Final
 
 import pytest
 
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.scheduler.configuration import printed
 from kubekit.api.core import ConfigMap, Event, Node, Pod
 from kubekit.kube import Client
 from tests.support.extender_world import gpu_pod
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.watching import until_objects
 from tests.support.share_burst import add_nodes, burst, extending, free_port, mixed_shares, verdict, write_certificates
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane.scheduler.gangs.gang import GangSource
 from kubekit.api.core import CustomResourceDefinition, Node, Pod
 from kubekit.kube import Client, NotFound
 from tests.support.extender_world import gpu_pod
 from tests.support.pod_groups import create_group, definition, join_gang
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.started import started
 from tests.support.realkube.watching import until_objects
 from tests.support.scheduled_pods import ours, reasons

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import StageName
@@ -19,7 +20,6 @@ from gpuplane.operator.installation import installation, resource_of
 from gpuplane.operator.policy import FINALIZER
 from kubekit.api.core import Pod
 from kubekit.kube import Client, NotFound
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.inventory import Objects, difference
 from tests.support.realkube.life import (
     COMMAND_S,

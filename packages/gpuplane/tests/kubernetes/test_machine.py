@@ -18,6 +18,8 @@ import pytest
 import yaml
 
 from gpulab import demo
+from gpulab.kubernetes.node import KubernetesNode
+from gpulab.watching import node_is_ready
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
@@ -28,8 +30,7 @@ from tests.support.gpu_programs import LOOK
 from tests.support.realkube import files, nri
 from tests.support.realkube.inventory import Objects, difference, inventory
 from tests.support.realkube.life import until_as
-from tests.support.realkube.node import KubernetesNode
-from tests.support.realkube.watching import PATIENCE_S, gpu_node_is_ready, log, node_is_ready, phase, until_objects
+from tests.support.realkube.watching import PATIENCE_S, gpu_node_is_ready, log, phase, until_objects
 
 MANIFEST = Path(demo.__file__).parent / "cuda-vectoradd.yaml"
 NAMESPACE = names.OPERATOR_NAMESPACE
@@ -133,7 +134,7 @@ def bare(machine: KubernetesNode) -> Bare:
         async with Client.connect(machine.plane.kubeconfig) as client:
             return await inventory(client)
 
-    return Bare(asyncio.run(look()), machine.files())
+    return Bare(asyncio.run(look()), files.of_machine(machine))
 
 
 @pytest.fixture
@@ -294,10 +295,10 @@ async def test_after_a_reboot_it_is_ready_again_by_itself(story: Story) -> None:
 
 async def test_uninstall_leaves_nothing(story: Story, bare: Bare) -> None:
     await story.ready()
-    assert story.node.files() != bare.files
+    assert files.of_machine(story.node) != bare.files
     story.gpuplane("uninstall", "-q")
     assert difference(bare.objects, await until_as(story.client, bare.objects)) == ""
-    assert files.difference(bare.files, story.node.files()) == {}
+    assert files.difference(bare.files, files.of_machine(story.node)) == {}
 
 
 async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bare) -> None:
@@ -319,7 +320,7 @@ async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bar
     whole = await seen("whole")
     assert (whole["gpus"], whole["limits"], whole["why"]) == (1, None, None)
     await story.delete("whole")
-    changed = files.difference(bare.files, story.node.files())
+    changed = files.difference(bare.files, files.of_machine(story.node))
     assert not [path for path in changed if "containerd" in path], "its configuration is nobody's business now"
 
     labels = {"metadata": {"labels": {names.SHARE_LABEL: "enable"}}}

@@ -15,16 +15,17 @@ from typing import Any
 import pytest
 import yaml
 
+from gpulab.kubernetes import binaries
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.watching import node_is_ready
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
 from kubekit.api.core import Node, Pod
 from kubekit.kube import Client
-from tests.support.realkube import binaries
-from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.chart import CHART, helm
 from tests.support.realkube.stories import SHARED
-from tests.support.realkube.watching import gpu_node_is_ready, log, node_is_ready, until_objects
+from tests.support.realkube.watching import gpu_node_is_ready, log, until_objects
 
 THEIRS = Path(__file__).parents[4] / "tests/chart/charts/gpu-operator.json"
 VALUES = """

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.requests import uses_gpus
 from kubekit.api.core import Event, Pod
 from kubekit.kube import Client
 from tests.support.extender_world import gpu_pod
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.started import started
 from tests.support.realkube.watching import until_objects
 from tests.support.scheduled_pods import ours, plain, reasons

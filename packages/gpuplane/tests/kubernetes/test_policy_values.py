@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy, ClusterPolicySpec
 from gpuplane.api.nvidiadriver import NVIDIADriver, NVIDIADriverSpec
@@ -20,7 +21,6 @@ from kubekit.api.core import CustomResourceDefinition, Node
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import KubekitError
 from kubekit.kube import Client
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import until_absent
 from tests.support.realkube.watching import until_objects
 
@@ -166,7 +166,9 @@ async def test_every_value_reaches_kubernetes_in_a_type_that_it_takes(control_pl
         assert await refused(client, ALL | {"driver": ALL["driver"] | IMAGE}) == {}
 
 
-async def test_a_service_monitor_reaches_kubernetes_or_is_reported_with_its_field(control_plane: ControlPlane) -> None:
+async def test_a_service_monitor_reaches_kubernetes_or_is_reported_with_its_field(
+    control_plane: ControlPlane,
+) -> None:
     monitor = {
         "enabled": True,
         "interval": "15s",

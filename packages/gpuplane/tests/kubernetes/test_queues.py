@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.gpuqueue import GPUQueue
 from kubekit.api.core import Event, Pod
@@ -13,7 +14,6 @@ from packages.gpuplane.tests.kubernetes.test_pod_scheduler import create, plane
 from packages.gpuplane.tests.pod_scheduler.test_kueue import cluster_queue, pod_in
 from tests.support.extender_world import gpu_pod
 from tests.support.kueue_world import Kueue
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.watching import until_objects
 from tests.support.scheduled_pods import ours, reasons
 from tests.support.share_burst import add_nodes, extending, free_port, verdict

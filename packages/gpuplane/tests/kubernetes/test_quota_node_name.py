@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.operator.installation import installation, resource_of
 from kubekit.api.core import ConfigMap, Event, Pod
@@ -16,7 +17,6 @@ from kubekit.api.kinds import built_in
 from kubekit.kube import Client
 from packages.gpuplane.tests.kubernetes.test_rbac import creation, in_force
 from packages.gpuplane.tests.operator.rights.test_quota_node_name import POLICY, QUOTA, pod
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import account_config
 from tests.support.realkube.watching import until_objects
 

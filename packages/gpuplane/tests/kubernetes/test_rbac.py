@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.nodefeature import NODE_NAME_LABEL, NodeFeature
 from gpuplane.operator.installation import installation, resource_of
 from gpuplane.validator.workload import pod_name
 from kubekit.kube import ApiError, Client, Forbidden, NotFound
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.realkube.life import PATIENCE_S, Life, account_config, take_away
 from tests.support.stolen_tokens import (
     OWN_EVENTS,

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import pytest
 
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.control_plane import ControlPlane
 from kubekit.api.core import Namespace, Node, Pod
 from kubekit.api.meta import Resource
 from kubekit.http_server import HttpAnswer, serving
@@ -31,8 +33,6 @@ from kubekit.scheduling.volumes import facts
 from tests.support.random_clusters import NAMESPACES, RandomCluster, random_cluster
 from tests.support.random_devices import RandomDevices
 from tests.support.random_volumes import RandomVolumes, Stored
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.control_plane import ControlPlane
 from tests.support.share_burst import free_port
 from tests.support.until import until
 

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+from gpulab.kubernetes.control_plane import ControlPlane
+from gpulab.watching import node_is_ready
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.install import apply
@@ -19,8 +21,7 @@ from gpuplane.operator.installation import installation
 from kubekit.api.core import Node
 from kubekit.kube import Client
 from tests.support.realkube.audit import WRITES, requests
-from tests.support.realkube.control_plane import ControlPlane
-from tests.support.realkube.watching import gpu_node_is_ready, node_is_ready, until_objects
+from tests.support.realkube.watching import gpu_node_is_ready, until_objects
 from tinykube.cluster import ClusterHandle
 
 COUNT: Final = 200

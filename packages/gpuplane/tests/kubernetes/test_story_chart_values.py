@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.kubernetes import binaries
+from gpulab.kubernetes.binaries import Unavailable
 from kubekit.api.core import DaemonSet, Event, Namespace
 from kubekit.kube import Client
-from tests.support.realkube import binaries, files
-from tests.support.realkube.binaries import Unavailable
+from tests.support.realkube import files
 from tests.support.realkube.chart import CHART, helm
 from tests.support.realkube.inventory import inventory
 from tests.support.realkube.stories import NAMESPACE, StoryCluster
@@ -52,7 +53,7 @@ async def test_install_upgrade_uninstall_and_install_again(stories: StoryCluster
     await exporters(0)
     await stories.ready(client)
     await told("uninstall")
-    assert files.difference(stories.files, stories.node.files()) == {}
+    assert files.difference(stories.files, files.of_machine(stories.node)) == {}
     kept = {
         name.partition(" ")[0] for name in set(await inventory(client)) - set(stories.before) if NAMESPACE not in name
     }

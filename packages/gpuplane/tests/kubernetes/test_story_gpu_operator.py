@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from gpulab.kubernetes.binaries import Unavailable
 from gpuplane import names
 from kubekit.api.core import Node, Pod
 from kubekit.kube import Client
 from tests.support.notebooks import Kernel, ask, compute_beyond
 from tests.support.realkube import workloads
-from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.stories import GPUS, NAMESPACE, WITH_MANIFESTS, StoryCluster
 from tests.support.realkube.watching import PATIENCE_S, log, phase
 from tests.support.until import until

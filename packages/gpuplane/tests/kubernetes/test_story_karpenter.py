@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gpulab.kubernetes import binaries
+from gpulab.kubernetes.binaries import Unavailable
 from gpuplane import names
 from kubekit.api.core import Namespace, Node
 from kubekit.kube import Client
-from tests.support.realkube import binaries
-from tests.support.realkube.binaries import Unavailable
 from tests.support.realkube.chart import CHART, helm
 from tests.support.realkube.stories import GPUS, NAMESPACE, SHARED, WITH_MANIFESTS, StoryCluster
 from tests.support.realkube.watching import until_objects

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.realkube import binaries, node
-from tests.support.realkube.binaries import Unavailable
+from gpulab.kubernetes import binaries, node
+from gpulab.kubernetes.binaries import Unavailable
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr("tests.support.realkube.configuration.CNI_DIR", "/nonexistent")
+    monkeypatch.setattr("gpulab.kubernetes.configuration.CNI_DIR", "/nonexistent")
     assert node.lacking() == "apt-get install containernetworking-plugins iproute2 iptables mount runc util-linux"
 
 

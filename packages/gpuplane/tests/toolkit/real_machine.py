@@ -24,10 +24,10 @@ import pytest
 
 from deploy.image.gpuplane_image import ImageError, debian
 from deploy.image.gpuplane_image.images import small_image
+from gpulab.kubernetes import binaries
 from gpuplane.host import Host
 from kubekit.rpc import RpcError
 from packages.gpuplane.tests.toolkit.cri import CRI
-from tests.support.realkube import binaries
 from tests.support.until import until
 
 CACHE: Final = Path.home() / ".cache/gpuplane/debian"

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from gpulab.kubernetes import binaries
 from gpuplane.host import Host
 from gpuplane.toolkit import apply, observe, plan
 from gpuplane.toolkit.applying import unconfigure
-from tests.support.realkube import binaries
 
 PLUGIN = "io.containerd.cri.v1.runtime"
 CGROUP = ".containerd.runtimes.runc.options]\nSystemdCgroup = true\n"

@@ -14,10 +14,10 @@ import pytest
 
 from deploy.image.gpuplane_image import debian
 from deploy.image.gpuplane_image.errors import ImageError
+from gpulab.kubernetes import binaries
 from gpuplane.host import Host
 from gpuplane.toolkit import ToolkitError, by_hand, health
 from gpuplane.toolkit.places import DOCKER
-from tests.support.realkube import binaries
 
 pytestmark = pytest.mark.deadline(600)  # a machine is made, and its runtime started, in the test itself
 

@@ -32,7 +32,7 @@ HOST: Final = "127.0.0.1"
 _log = logging.getLogger("tinykube.cluster")
 
 
-class ControlPlane:
+class EmbeddedControlPlane:
     """One control plane on one directory."""
 
     def __init__(self, directory: ClusterDirectory) -> None:

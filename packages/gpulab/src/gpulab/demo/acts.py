@@ -13,12 +13,12 @@ import yaml
 
 from gpulab.clusters import up
 from gpulab.demo import shares
-from gpulab.demo.following import watching
 from gpulab.demo.reasons import FULL_BYTES, Reason, ask, disk_reasons
 from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story
 from gpulab.demo.verdict import PASSED, Break, Measured, Promise, Sharing, VectorAddVerdict, is_held_to_its_part, judge
 from gpulab.distribution import GPUPLANE
+from gpulab.watching import node_is_ready, watching
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
 from gpuplane.cli.install import apply
@@ -143,7 +143,7 @@ class Acts:
         self._client = Client.connect(handle.kubeconfig, user_agent="gpuplane-demo")
         self._opened.append(self._client)
         async with watching(self._client, Node) as nodes:
-            await nodes.until(lambda: sum(map(is_ready, nodes.items())) == len(self._spec.nodes))
+            await nodes.until(lambda: sum(map(node_is_ready, nodes.items())) == len(self._spec.nodes))
         return handle
 
     async def _prepare(self, client: Client) -> None:
@@ -238,10 +238,6 @@ class Acts:
 
 def broken_machine(handle: ClusterHandle) -> Faults:
     return Faults(handle.directory / "nodes" / BROKEN / "root" / STATE_PATH)
-
-
-def is_ready(node: Node) -> bool:
-    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
 
 
 def is_unscheduled(pod: Pod) -> bool:

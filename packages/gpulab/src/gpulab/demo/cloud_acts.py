@@ -17,9 +17,9 @@ from gpulab.cloud.settings import CLUSTER_NAME, CloudAddress, environment
 from gpulab.clusters import up
 from gpulab.demo.acts import Acts, stage_holds
 from gpulab.demo.cloud_verdict import ALLOCATABLE, PODS, CloudMeasured, judge_cloud
-from gpulab.demo.following import watching
 from gpulab.demo.verdict import Promise
 from gpulab.up import cloud_address
+from gpulab.watching import watching
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.api.karpenter import POOL_LABEL, Provisioner

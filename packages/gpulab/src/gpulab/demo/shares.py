@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpulab.demo.following import watching
+from gpulab.watching import watching
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.gpus_text import cells, letter_of

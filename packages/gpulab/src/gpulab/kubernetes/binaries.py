@@ -1,6 +1,6 @@
 """The programs of a real cluster, built once from the published Go modules that `modules/` pins, and kept in a cache.
 
-A set's directory in the cache is named by the digest of its go.mod and go.sum, so a new version is built anew and
+A set's directory in the cache is named by the digest of its go.mod and go.sum, so a new version is built again and
 two checkouts share what is the same. It appears whole or not at all: a build that was killed leaves nothing.
 """
 
@@ -80,7 +80,7 @@ SETS: Final = {
 
 
 def cache() -> Path:
-    """Where built programs are kept."""
+    """Return the directory of built programs."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "gpuplane" / "kubernetes"
 
@@ -96,7 +96,7 @@ def version(name: str) -> str:
 
 
 def directory(name: str) -> Path:
-    """Where a set's programs are, or will be."""
+    """Return the directory of a set's programs, built or not."""
     module = MODULES / SETS[name].module
     digest = hashlib.sha256()
     for file in ("go.mod", "go.sum"):
@@ -169,5 +169,5 @@ def _compile(go: str, name: str, output: Path) -> None:
             raise Unavailable(
                 f"{name} {number} cannot be built: {lines[-1].strip()}",
                 where=f"go build {path}",
-                cure=PROXY_HINT if network else "see the output of `go build` in tests/support/realkube/modules",
+                cure=PROXY_HINT if network else f"see the output of `go build` in {MODULES / chosen.module}",
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.realkube.control_plane import ControlPlane
+from gpulab.kubernetes.control_plane import ControlPlane
 
 
 def test_control_planes_that_begin_together_have_ports_of_their_own(

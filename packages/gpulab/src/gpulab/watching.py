@@ -1,4 +1,4 @@
-"""Informers that the demo waits on."""
+"""Informers that commands wait on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from kubekit.api.core import Node
 from kubekit.api.meta import KubeObject
 from kubekit.kube import Client, Informer
 
 K = TypeVar("K", bound=KubeObject)
+
+
+def node_is_ready(node: Node) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
 
 
 class Watching(Informer[K]):

@@ -6,7 +6,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.support.realkube import networks
+from gpulab.kubernetes import networks
 
 
 def test_clusters_that_begin_together_have_networks_of_their_own(tmp_path: Path) -> None:

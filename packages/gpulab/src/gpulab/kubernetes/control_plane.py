@@ -1,4 +1,4 @@
-"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes of this machine, for anybody.
+"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes of this machine, for any user.
 
 A cluster's directory:
 
@@ -27,8 +27,8 @@ from typing import Final
 
 import msgspec
 
+from gpulab.kubernetes import binaries, networks, pki
 from kubekit.errors import NoAnswer, Terminal
-from tests.support.realkube import binaries, networks, pki
 from tinykube.cluster import processes
 from tinykube.cluster.directory import RunningProcess
 
@@ -43,7 +43,7 @@ Progress = Callable[[str], None]
 
 
 class State(msgspec.Struct):
-    """What is known of a cluster between commands; `network` is the third byte of its machines' addresses."""
+    """A cluster's ports and processes, as stored between commands; `network`: the third byte of machines' addresses."""
 
     ports: dict[str, int]
     network: int
@@ -101,11 +101,11 @@ class ControlPlane:
 
     @property
     def audit_log(self) -> Path:
-        """Who asked for what: a JSON line (audit.k8s.io/v1 Event) for each answered request, without bodies."""
+        """The file with a JSON line (audit.k8s.io/v1 Event) for each answered request, without bodies."""
         return self.logs / "audit.log"
 
     def client_config(self, user: str, group: str = "") -> Path:
-        """A kubeconfig for anybody: the authority signs what the test asks for."""
+        """A kubeconfig for any user: the authority signs what the test asks for."""
         name = "user-" + user.replace(":", "-").replace("/", "-")
         pki.client(self.pki, name, user, group)
         return pki.kubeconfig(self.pki, name, self.url)
@@ -174,7 +174,7 @@ class ControlPlane:
         return [
             f"--etcd-servers=http://{HOST}:{self.state.ports['etcd']}",
             f"--secure-port={self.state.ports['kube-apiserver']}",
-            # As root there is a machine beside us, in a network of its own.
+            # As root there is a machine next to us, in a network of its own.
             f"--bind-address={'0.0.0.0' if os.geteuid() == 0 else HOST}",
             f"--advertise-address={self.host_address}",
             *(

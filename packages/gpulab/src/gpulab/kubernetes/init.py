@@ -31,7 +31,7 @@ PROGRAMS = "programs"  # those of the simulated machine that containerd and the 
 
 def main() -> None:
     config: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-    sys.stdin.readline()  # the network is there once somebody has told us so
+    sys.stdin.readline()  # `node` writes a line once it has made the network
     _network(config)
     _mount(config)
     _boot(config)
@@ -141,7 +141,7 @@ def _dev(root: Path) -> None:
 
 
 def _boot(config: dict[str, Any]) -> None:
-    """What a boot does: another boot id, and no kernel module of the driver is loaded yet."""
+    """Do what a boot does: another boot id, and no kernel module of the driver is loaded yet."""
     boot_id = Path("/run/boot_id")
     boot_id.write_text(config["boot_id"] + "\n")
     run("mount", "--bind", str(boot_id), "/proc/sys/kernel/random/boot_id")

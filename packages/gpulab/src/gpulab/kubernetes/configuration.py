@@ -1,4 +1,4 @@
-"""How containerd, its network and the kubelet of a machine are configured: what a small machine needs, no more."""
+"""Configuration files of containerd, its network and the kubelet of a machine: what a small machine needs, no more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def files(name: str, address: str, cgroup: str, pod_network: str, registry: str)
 
 
 def services(name: str, address: str) -> dict[str, list[str]]:
-    """What process 1 keeps running."""
+    """Return the command lines that process 1 keeps running, by name."""
     return {
         "containerd": ["containerd", f"--config={CONTAINERD}"],
         "kubelet": [
@@ -53,7 +53,7 @@ def _kubelet(address: str, cgroup: str) -> dict[str, Any]:
         "address": address,
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
         "resolvConf": "",
-        "clusterDNS": ["10.96.0.10"],  # nobody answers there; without one every pod gets a warning event
+        "clusterDNS": ["10.96.0.10"],  # no program answers there; without one every pod gets a warning event
         # The machine's disk is its owner's: how full it is must not end the tests' pods.
         "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%", "memory.available": "1Mi"},
         "imageGCHighThresholdPercent": 100,

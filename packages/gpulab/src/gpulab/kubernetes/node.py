@@ -26,21 +26,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from gpulab.kubernetes import binaries, configuration, init, pki
+from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.control_plane import SERVICES, ControlPlane, spawn
+from gpulab.watching import node_is_ready, watching
 from kubekit.api.core import Node
 from kubekit.errors import NoAnswer
 from kubekit.kube import Client
 from simgpu.machines import build_node, machine
 from simgpu.machines.configs import NVIDIA_RUNTIMES
-from tests.support.realkube import binaries, configuration, files, init, pki
-from tests.support.realkube.binaries import Unavailable
-from tests.support.realkube.control_plane import SERVICES, ControlPlane, spawn
-from tests.support.realkube.watching import node_is_ready, until_objects
 from tinykube.cluster import processes
 from tinykube.cluster.directory import RunningProcess
 
 MACHINE: Final = "l4-ubuntu24"
-# What a machine may keep: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.
-KEPT: Final = ("var/log/", "var/lib/cni/", "var/lib/simgpu/state", "proc/sys/kernel/random/")
 # What simulated machines carry as stand-ins and here would hide the real programs.
 STAND_INS: Final = (
     *("usr/bin/runc", "usr/bin/containerd", "usr/bin/crun", "usr/bin/conmon", "usr/bin/uname"),
@@ -90,26 +88,18 @@ class KubernetesNode:
 
     @property
     def host_root(self) -> str:
-        """What ClusterPolicy's hostPaths.rootFS has to be: the machine with its simulated /proc and /sys."""
+        """The value for ClusterPolicy's hostPaths.rootFS: the machine with its simulated /proc and /sys."""
         return f"/{init.MACHINE}"
 
     @property
     def registry(self) -> str:
-        """Where the machine's containerd asks for every image, see `registry`."""
+        """The address at which the machine's containerd asks for every image."""
         return f"{self.plane.host_address}:{self.plane.state.ports['registry']}"
 
     @property
     def root(self) -> Path:
         """The machine's own files: all that differ from those of this machine."""
         return self.directory / "machine" / "root"
-
-    def files(self) -> files.Files:
-        """The machine's own files, to be compared with those of another moment.
-
-        A directory of this machine's is in the upper layer as soon as something below it was written; it is the same.
-        """
-        found = files.files(self.root, KEPT)
-        return {path: facts for path, facts in found.items() if facts != files.facts(Path("/", path))}
 
     # -- life ------------------------------------------------------------------------------------------------------
     def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
@@ -262,15 +252,16 @@ def wait_ready(node: KubernetesNode, patience_s: float = 240.0) -> None:
     """Returns when the API server has seen the machine Ready. Raises NoAnswer with the kubelet's last line."""
 
     async def ready() -> None:
-        async with Client.connect(node.plane.kubeconfig) as client:
-            fields = f"metadata.name={node.name}"
-            await until_objects(
-                client, Node, lambda nodes: any(map(node_is_ready, nodes)), seconds=patience_s, fields=fields
-            )
+        async with (
+            asyncio.timeout(patience_s),
+            Client.connect(node.plane.kubeconfig) as client,
+            watching(client, Node, fields=f"metadata.name={node.name}") as nodes,
+        ):
+            await nodes.until(lambda: any(map(node_is_ready, nodes.items())))
 
     try:
         asyncio.run(ready())
-    except AssertionError as late:
+    except TimeoutError as late:
         log = node.root / "var/log/kubelet.log"
         last = log.read_text(errors="replace").splitlines()[-1:] if log.exists() else ["it has no log"]
         raise NoAnswer(f"{node.name} is not Ready: {last[0]}", where=str(log)) from late

@@ -1,4 +1,4 @@
-"""Which network the machines of a cluster are in: two clusters of one computer may begin at the same moment."""
+"""Networks for the machines of clusters: two clusters of one computer may begin at the same moment."""
 
 from __future__ import annotations
 
