@@ -91,7 +91,7 @@ async def measure(nodes: int, count: int) -> None:
         if at % LEARN_EVERY == 16:
             await leader.policies.learn([state.gpus for state in leader.cluster.ledger.nodes()])
         began = time.process_time()
-        decision = leader.pods.decide(pod)
+        decision = leader.pods.single.decide(pod)
         assert decision.node and pod.info is not None
         leader.binder.reserve(pod, decision.node, leader.filtering, ReservationEvent.BIND)
         leader.pods.model.assume(msgspec.structs.replace(pod.info, node_name=decision.node))

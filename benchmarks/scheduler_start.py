@@ -62,7 +62,7 @@ async def measure(nodes: int, count: int, decisions: int) -> None:
     times = []
     for pod in pods(decisions):
         start = time.process_time()
-        decision = leader.pods.decide(pod)
+        decision = leader.pods.single.decide(pod)
         if decision.node and pod.info is not None:
             leader.binder.reserve(pod, decision.node, leader.filtering, ReservationEvent.BIND)
             leader.pods.model.assume(msgspec.structs.replace(pod.info, node_name=decision.node))

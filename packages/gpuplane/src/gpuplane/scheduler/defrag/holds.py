@@ -18,12 +18,11 @@ import msgspec
 
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.defrag.search import Move, replacement_of, within
-from gpuplane.scheduler.feasibility import FITS
 from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.pods.decide import fits_now
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from kubekit.errors import Retryable
 from kubekit.scheduling.cache import SchedulerCache
-from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.podinfo import NO_AFFINITY, PodInfo
 
 _PRIORITY: Final = 2**31 - 1  # so that no preemption and no queue reclaims the place
@@ -126,19 +125,10 @@ class Holds:
 
     def _fits(self, pod: ScheduledPod, node: str) -> bool:
         """Return whether the pod may go to the node now; pods that are nominated to it do not count for its GPUs."""
-        assert pod.info is not None
-        state = self._cache.nodes.get(node)
-        if state is None or state.facts is None or self._cluster.unusable(node):
-            return False
-        if FilterCheck(pod.info, self._cache)(state) is not None:
-            return False
-        if not pod.request:
-            return True
         try:
-            allowed = not self._filtering.check(pod)(node).reason
+            return not self._cluster.unusable(node) and fits_now(pod, node, self._cache, self._filtering)
         except Retryable:
             return False
-        return allowed and self._filtering.answers(pod.request).lacking(node) is FITS
 
     def _put(self, hold: ReservedPlace) -> None:
         request, move = hold.move.pod.request, hold.move

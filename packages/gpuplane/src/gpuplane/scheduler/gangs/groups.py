@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gpuplane import names
 from gpuplane.api.pod_groups import PluginPodGroup, WorkloadPodGroup
@@ -35,6 +35,14 @@ _CURES: Final = {
     "--runtime-config=scheduling.k8s.io/v1alpha2=true",
 }
 _LEVEL_NAMES: Final = (GPU, NODE, *LABELS)
+
+
+class GangLookup(Protocol):
+    """Source of the gangs that declarations become."""
+
+    def gang(self, namespace: str, declared: DeclaredGang) -> Gang | str:
+        """Return the gang that a pod of the namespace declares, or why there is none yet."""
+        ...
 
 
 class GangGroups:

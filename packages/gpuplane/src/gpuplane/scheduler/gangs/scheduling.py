@@ -21,13 +21,16 @@ from gpuplane.scheduler.gangs import members
 from gpuplane.scheduler.gangs.gang import Gang, GangSource, round_text
 from gpuplane.scheduler.gangs.groups import GangGroups
 from gpuplane.scheduler.gangs.members import GangKey, GangMembers, key_of
-from gpuplane.scheduler.gangs.placing import ROOM_CAUSES, GangDecision, GangPlace, GangPlacer, failed
-from gpuplane.scheduler.gangs.preempt import NO_VICTIMS, NOT_HELPFUL, GangPreemption
+from gpuplane.scheduler.gangs.placing import ROOM_CAUSES, GangDecision, GangPlace, failed
+from gpuplane.scheduler.gangs.preempt import NO_VICTIMS, NOT_HELPFUL
 from gpuplane.scheduler.gangs.rests import GangRests
 from gpuplane.scheduler.gangs.timeouts import GangTimeouts
+from gpuplane.scheduler.pods.decide import Decision
+from gpuplane.scheduler.pods.deciders import Deciders
 from gpuplane.scheduler.pods.evict import Evictor
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.objects import ScheduledPod
+from gpuplane.scheduler.pods.sending import PodBindings
 from gpuplane.scheduler.reservation import Reservation, ReservationEvent
 from gpuplane.scheduler.reservations import Reservations
 from kubekit.errors import KubekitError
@@ -36,15 +39,11 @@ from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.preemption import WAITING, Budget
 from kubekit.scheduling.queue import ERROR, GANG, QUEUE_LIMIT, ClusterEvent, QueueEntry
 
-Bind = Callable[[QueueEntry, ScheduledPod, Reservation], None]
-
 
 class GangScheduler:
     """
     Args:
         start: runs a task until the scheduler ends.
-        bind: begins to send a reserved pod's Binding.
-        refuse: reports why a pod of the queue has no place.
     """
 
     def __init__(
@@ -52,9 +51,8 @@ class GangScheduler:
         clock: Clock,
         model: PodModel,
         members: GangMembers,
-        placer: GangPlacer,
+        deciders: Deciders,
         groups: GangGroups,
-        preemption: GangPreemption,
         *,
         binder: Binder,
         reservations: Reservations,
@@ -63,15 +61,14 @@ class GangScheduler:
         before: PreBinding,
         budgets: Callable[[], Sequence[Budget]],
         start: Callable[[Coroutine[Any, Any, None], str], None],
-        bind: Bind,
-        refuse: Callable[[ScheduledPod, str, frozenset[str]], None],
+        bindings: PodBindings,
     ) -> None:
         self._clock = clock
         self._model = model
         self.members = members
-        self.placer = placer
+        self.placer = deciders.placer
         self._groups = groups
-        self._preemption = preemption
+        self._preemption = deciders.gang_preemption
         self._budgets = budgets
         self._binder = binder
         self._reservations = reservations
@@ -79,8 +76,7 @@ class GangScheduler:
         self._evictor = evictor
         self._before = before
         self._start = start
-        self._bind = bind
-        self._refuse = refuse
+        self._bindings = bindings
         self._timeouts = GangTimeouts(clock, members, groups, evictor, start)
         self._rests = GangRests(clock, self.group_changed)
 
@@ -137,7 +133,7 @@ class GangScheduler:
             assert info is not None
             self._model.assume(msgspec.structs.replace(info, node_name=place.node))
         for place, reservation in reserved:
-            self._bind(entries[reservation.uid], place.pod, reservation)
+            self._bindings.begin_later(entries[reservation.uid], place.pod, reservation)
 
     def _decide(self, gang: Gang, together: tuple[ScheduledPod, ...], bound: list[ScheduledPod]) -> GangDecision:
         if refusal := self._model.fair.refuses(*(one.info for one in together if one.info is not None)):
@@ -208,7 +204,8 @@ class GangScheduler:
     def _refuse_all(self, entries: dict[str, QueueEntry], pods: list[ScheduledPod], decision: GangDecision) -> None:
         by_uid = {one.metadata.uid: one for one in pods}
         for uid, entry in entries.items():
-            self._refuse(by_uid[uid], decision.message, decision.causes)
+            refused = Decision(message=decision.message, causes=decision.causes)
+            self._bindings.report_failure(by_uid[uid], refused)
             self._model.queue.failed(entry, decision.causes, self._clock.now())
 
     def _is_bound(self, pod: ScheduledPod) -> bool:

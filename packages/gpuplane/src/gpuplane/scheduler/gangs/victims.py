@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuplane.scheduler.gangs.gang import Gang
-from gpuplane.scheduler.gangs.groups import GangGroups
+from gpuplane.scheduler.gangs.groups import GangLookup
 from gpuplane.scheduler.gangs.members import GangKey, GangMembers
 from kubekit.scheduling import preemption
 from kubekit.scheduling.cache import SchedulerCache
@@ -15,7 +15,7 @@ from kubekit.scheduling.podinfo import PodInfo
 class GangVictims:
     """Finds the pods that are evicted together."""
 
-    def __init__(self, cache: SchedulerCache, members: GangMembers, groups: GangGroups) -> None:
+    def __init__(self, cache: SchedulerCache, members: GangMembers, groups: GangLookup) -> None:
         self._cache = cache
         self._members = members
         self._groups = groups

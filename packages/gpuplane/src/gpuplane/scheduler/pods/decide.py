@@ -15,12 +15,14 @@ from typing import Final
 
 import msgspec
 
+from gpuplane.scheduler.feasibility import FITS
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from gpuplane.scheduler.quota import REASON as QUOTA_REASON
 from kubekit.errors import Retryable
 from kubekit.scheduling import decide, scores
 from kubekit.scheduling.cache import ClusterNode, SchedulerCache
+from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.queue import ERROR, GANG, GPU_QUOTA, GPUS, QUEUE_LIMIT, UNSUPPORTED
 
@@ -78,6 +80,19 @@ def choose_node(
             found.failures |= {node.name: OUTSIDE for node in cache.candidates() if node.name not in within}
         return Decision(message=decide.fit_error(found), causes=found.plugins(), found=found)
     return Decision(_best(pod, found.feasible, cache, filtering, tie).name, found=found)
+
+
+def fits_now(pod: ScheduledPod, node: str, cache: SchedulerCache, filtering: Filtering) -> bool:
+    """Return whether the pod may go to the node now, by its filters, its quota and what is free of the node's GPUs.
+
+    GPUs that are kept for nominated pods count as free. Raises Retryable while quotas are unknown.
+    """
+    state = cache.nodes.get(node)
+    if state is None or state.facts is None or pod.info is None or FilterCheck(pod.info, cache)(state) is not None:
+        return False
+    if not pod.request:
+        return True
+    return not filtering.check(pod)(node).reason and filtering.answers(pod.request).lacking(node) is FITS
 
 
 def _keep_with_gpus(pod: ScheduledPod, found: decide.Found, filtering: Filtering) -> None:

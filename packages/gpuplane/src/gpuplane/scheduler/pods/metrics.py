@@ -48,4 +48,4 @@ def families(pods: PodScheduler) -> Iterator[MetricFamily]:
     results = sorted(pods.counts.results.items())
     yield MetricFamily(ATTEMPTS, [(series({"result": result}), count) for result, count in results])
     yield MetricFamily(DECISIONS, list(histogram_values({}, BUCKETS, pods.counts.within, pods.counts.seconds)))
-    yield gauge(_PREFIX + "bindings", "Bindings without an answer yet.", pods.bindings_in_flight)
+    yield gauge(_PREFIX + "bindings", "Bindings without an answer yet.", pods.bindings.in_flight)

@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane.scheduler.cluster import Cluster
-from gpuplane.scheduler.feasibility import FITS
 from gpuplane.scheduler.filtering import Filtering
+from gpuplane.scheduler.pods.decide import fits_now
 from gpuplane.scheduler.pods.objects import ScheduledNode, ScheduledPod
 from gpuplane.scheduler.queues.fair import PROMISED_PRIORITY, FairQueues, in_queue_of
 from gpuplane.scheduler.queues.tree import QueueTree
@@ -28,7 +28,6 @@ from kubekit.api.core import Namespace
 from kubekit.errors import Retryable
 from kubekit.kube import Clock, Informer
 from kubekit.scheduling.cache import SchedulerCache
-from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.fair_queueing import NamespaceTurns
 from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.queue import GPU_QUOTA, GPUS, QUEUE_LIMIT, ClusterEvent, Queue, QueueEntry, node_events
@@ -241,18 +240,11 @@ class PodModel:
 
     def fits(self, entry: QueueEntry, node: str) -> bool:
         """Return whether the pod fits the node now; True if that is unknown."""
-        state, pod = self.cache.nodes.get(node), self.pod(entry.pod.key)
-        if state is None or state.facts is None or pod is None:
-            return False
-        if FilterCheck(entry.pod, self.cache)(state) is not None:
-            return False
-        if not pod.request:
-            return True
+        pod = self.pod(entry.pod.key)
         try:
-            allowed = not self._filtering.check(pod)(node).reason
+            return pod is not None and fits_now(pod, node, self.cache, self._filtering)
         except Retryable:
             return True
-        return allowed and self._filtering.answers(pod.request).lacking(node) is FITS
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
