@@ -139,6 +139,8 @@ AUTOSCALER_NAME: Final = "gpuplane-autoscaler"  # its Deployment, account and le
 KARPENTER_GROUP: Final = "karpenter.sh"  # API group of pools and claims of nodes, and prefix of their labels
 # On a NodeClaim: the allocatable that was predicted of its node, as JSON.
 PREDICTED_ANNOTATION: Final = "gpuplane.dev/predicted-allocatable"
+# On a NodeClaim and its node: dollars an hour when the instance was launched, by its capacity type and overlays.
+PRICE_ANNOTATION: Final = "gpuplane.dev/price"
 # On an instance of AWS: the token of its launch, since a claim of an equal name has another.
 LAUNCH_TOKEN_TAG: Final = "gpuplane.dev/launch-token"
 # On an instance of AWS: the version of the launch template that its class names.

@@ -17,6 +17,9 @@ from gpuplane.autoscaler.options import PoolLimits, PoolOptions, SharingSettings
 from gpuplane.autoscaler.overlays import LEAST_PRICE, VALID, OverlayVerdict, is_applied, judge_overlays, overlaid
 from gpuplane.autoscaler.purchase import decide_purchase
 from gpuplane.autoscaler.settings import AutoscalerSettings
+from gpuplane.cli.cost_prices import bought_price
+from gpuplane.metering.cost import HourPrice
+from kubekit.api.core import Node
 from kubekit.api.meta import Condition
 from kubekit.scheduling.podinfo import compile_pod
 from tests.support.autoscaler_world import AutoscalerWorld
@@ -238,6 +241,10 @@ async def test_nodes_are_bought_by_the_prices_and_the_resources_of_overlays() ->
     [claim] = world.claims()
     assert claim["status"]["allocatable"][FUSE] == "1"
     assert world.events("AllocatableDiffers") == []
+    # Four GPUs for 0.1 $ an hour, as `gpuplane cost` has it.
+    [node] = world.nodes()
+    price = bought_price(msgspec.convert(node, Node), 4)
+    assert price == HourPrice(0.1 / 4, "node pool gpu, on-demand at launch")
 
 
 async def test_conflicts_are_reported_and_end_with_their_cause() -> None:

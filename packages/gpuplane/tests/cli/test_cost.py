@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from gpuplane.cli.cost_prices import GPUPrices, node_prices, price_file
+from gpuplane.cli.cost_prices import GPUPrices, first_of, node_prices, price_file
 from gpuplane.cli.cost_source import find_prometheus, from_exporters, from_prometheus, grouping
 from gpuplane.cli.main import main
 from gpuplane.metering import GPUReading, Hold, Meter, MeterNames, NodeReading, PodContainer, families
-from gpuplane.metering.cost import total_row
+from gpuplane.metering.cost import HourPrice, total_row
 from kubekit.api.core import Node, Pod
 from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, KubekitError, NoAnswer
@@ -129,8 +129,10 @@ def test_hours_and_dollars_from_a_real_prometheus(
     assert rows["ml"]["dollars"] == close(5, rel=0.01)
     assert rows["web"]["heldHours"] == close(3.2, rel=0.01)
     assert found["total"]["heldHours"] == close(13.2, rel=0.01)
-    assert owners[0] == "name,heldHours,usedHours,idleHours,energyKwh,dollars,unpricedHours"
+    assert owners[0] == "name,heldHours,usedHours,idleHours,energyKwh,dollars,unpricedHours,pricesFrom"
     assert [line.split(",")[0] for line in owners[1:]] == ["web/Deployment/web"]
+    assert owners[1].endswith(",prices.yaml") and found["total"]["pricesFrom"] == ["prices.yaml"]
+    assert " prices  prices.yaml" in table
     assert [line.split()[0] for line in table[2:6]] == ["LABEL=TEAM", "vision", "shop", "total"]
     assert all(len(line) <= 80 for line in table)
 
@@ -200,7 +202,7 @@ async def test_without_prometheus_the_exporters_are_read_and_silent_ones_named()
     assert (sums.complete, sums.silent) == (False, ("gpu-operator/two",))
     [use] = [use for use in sums.uses if use.names]
     assert (use.names, use.held_seconds, use.used_seconds, use.energy_joules) == (("ml", EVIL), 200, 50, 10_000)
-    assert total_row(sums.uses, GPUPrices(models={"Tesla T4": 18})).dollars == pytest.approx(1)
+    assert total_row(sums.uses, GPUPrices(models={"Tesla T4": HourPrice(18, "list")})).dollars == pytest.approx(1)
 
 
 @pytest.mark.parametrize("pods", [(), ("one",)])
@@ -299,12 +301,52 @@ def test_every_wrong_price_is_named(tmp_path: Path) -> None:
         price_file(path)
 
 
-def test_nodes_of_a_listed_type_have_the_price_of_a_gpu() -> None:
-    def node(name: str, kind: str) -> Node:
-        return Node(metadata=ObjectMeta(name=name, labels={"node.kubernetes.io/instance-type": kind}))
+def node(name: str, kind: str = "", price: str = "", **labels: str) -> Node:
+    spelled = {
+        "node.kubernetes.io/instance-type": kind,
+        "karpenter.sh/nodepool": labels.get("pool", ""),
+        "karpenter.sh/capacity-type": labels.get("capacity", ""),
+        "karpenter.k8s.aws/instance-gpu-count": labels.get("gpus", ""),
+    }
+    annotations = {"gpuplane.dev/price": price} if price else {}
+    meta = ObjectMeta(name=name, labels={key: text for key, text in spelled.items() if text}, annotations=annotations)
+    return Node(metadata=meta)
 
-    price = node_prices([node("a", "g4dn.12xlarge"), node("b", "mine")])
-    assert price("a", "Tesla T4") == pytest.approx(3.912 / 4)
-    assert price("ended", "Tesla T4") == 0.526
+
+def dollars(found: HourPrice | None) -> float:
+    assert found is not None
+    return found.dollars
+
+
+def test_nodes_of_a_listed_type_have_the_price_of_a_gpu() -> None:
+    price = node_prices([node("a", "g4dn.12xlarge"), node("b", "mine"), node("c", "g4dn.xlarge", capacity="spot")])
+    assert dollars(price("a", "Tesla T4")) == pytest.approx(3.912 / 4)
+    assert dollars(price("ended", "Tesla T4")) == 0.526
     assert price("b", "other") is None
     assert node_prices([node("b", "mine")])("b", "Tesla T4") is None
+    sources = [found.source for name in ("a", "c") if (found := price(name, "Tesla T4"))]
+    assert sources[0].startswith("AWS list on demand") and sources[1].endswith(", of a spot node")
+
+
+def test_a_node_that_a_pool_bought_has_the_price_of_its_launch() -> None:
+    bought = [
+        node("spot", "g4dn.12xlarge", "1.2", pool="gpu", capacity="spot"),
+        node("free", "mine", "0", pool="own", capacity="reserved", gpus="8"),
+    ]
+    price = node_prices(bought)
+    assert price("spot", "Tesla T4") == HourPrice(0.3, "node pool gpu, spot at launch")
+    assert price("free", "other") == HourPrice(0.0, "node pool own, reserved at launch")
+
+
+@pytest.mark.parametrize("text", ["dear", "-1", "nan", "inf", "1e999", "\x1b[31m"])
+def test_a_price_on_a_node_that_is_none_is_no_price(text: str) -> None:
+    price = node_prices([node("n", "g4dn.xlarge", text, pool="gpu"), node("own", "mine", text, pool="gpu", gpus="4")])
+    assert dollars(price("n", "Tesla T4")) == 0.526 and price("own", "other") is None
+    assert node_prices([node("alone", "mine", "2", gpus="4")])("alone", "other") is None
+
+
+def test_a_file_goes_before_the_prices_of_the_cluster(prices: Path) -> None:
+    price = first_of(price_file(prices), node_prices([node("a", "g5.xlarge"), node("sim-2", "g5.xlarge")]))
+    assert price("a", "Tesla T4") == HourPrice(0.5, "prices.yaml")
+    assert dollars(price("a", "NVIDIA A10G")) == pytest.approx(1.006)
+    assert price("sim-2", "NVIDIA A10G") == HourPrice(2.0, "prices.yaml")

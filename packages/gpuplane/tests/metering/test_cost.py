@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplane.metering.cost import MeteredUse, cost_rows, total_row
+from gpuplane.metering.cost import HourPrice, MeteredUse, cost_rows, total_row
 
 HOUR = 3600.0
 
@@ -20,8 +20,8 @@ def use(*names: str, node: str = "n1", held: float = 1, used: float | None = 0.5
     )
 
 
-def price(node: str, model: str) -> float | None:
-    return {"n1": 2.0, "n2": 10.0}.get(node)
+def price(node: str, model: str) -> HourPrice | None:
+    return {"n1": HourPrice(2.0, "list"), "n2": HourPrice(10.0, "pool")}.get(node)
 
 
 def test_groups_add_up_and_the_dearest_is_first() -> None:
@@ -29,6 +29,7 @@ def test_groups_add_up_and_the_dearest_is_first() -> None:
     ml, web, rest = cost_rows(uses, price)
     assert (ml.name, ml.held_hours, ml.used_hours, ml.idle_hours, ml.energy_kwh, ml.dollars) == ("ml", 2, 1, 1, 2, 12)
     assert (web.name, web.dollars, web.idle_hours) == ("web", 4, 1.5)
+    assert (ml.prices_from, web.prices_from) == (("list", "pool"), ("list",))
     assert (rest.name, rest.held_hours, rest.dollars) == ("unbooked", 4, 8)
     total = total_row(uses, price)
     assert total.held_hours == ml.held_hours + web.held_hours + rest.held_hours
@@ -37,7 +38,7 @@ def test_groups_add_up_and_the_dearest_is_first() -> None:
 
 def test_hours_without_a_price_are_counted_and_use_that_nothing_measures_is_unknown() -> None:
     [row] = cost_rows([use("ml", node="old", held=3, used=None, kwh=None)], price)
-    assert (row.dollars, row.unpriced_hours) == (None, 3)
+    assert (row.dollars, row.unpriced_hours, row.prices_from) == (None, 3, ())
     assert (row.used_hours, row.idle_hours, row.energy_kwh) == (None, None, None)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane.cli.cost_prices import price_file, read_prices
+from gpuplane.cli.cost_prices import first_of, price_file, read_prices
 from gpuplane.cli.cost_source import (
     Sums,
     as_json,
@@ -25,6 +25,7 @@ from gpuplane.metering.cost import CostRow, Price, cost_rows, total_row
 from kubekit.kube import Client
 
 _COLUMNS: Final = ("HELD h", "USED h", "IDLE h", "kWh", "DOLLARS")
+_SOURCES: Final = 5  # of prices that are listed
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -52,9 +53,8 @@ async def _read(options: Namespace, labels: Sequence[str], price: Price | None) 
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-cost") as client:
         if not options.prometheus:
             sums = await read_sums(client, labels, namespace, seconds)
-        if price is None:
-            price = await read_prices(client)
-    return sums, price
+        of_cluster = await read_prices(client)
+    return sums, of_cluster if price is None else first_of(price, of_cluster)
 
 
 def document(options: Namespace, sums: Sums, rows: Sequence[CostRow], total: CostRow) -> dict[str, Any]:
@@ -75,10 +75,14 @@ def as_csv(rows: Sequence[CostRow]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CostRow.__struct_encode_fields__)
     for row in rows:
-        name, *numbers = msgspec.structs.astuple(row)
-        safe = f"'{name}" if str(name).startswith(_FORMULAS) else name
-        writer.writerow([safe, *("" if one is None else f"{one:.6f}" for one in numbers)])
+        name, *numbers, sources = msgspec.structs.astuple(row)
+        given = ["" if one is None else f"{one:.6f}" for one in numbers]
+        writer.writerow([_harmless(name), *given, _harmless("; ".join(sources))])
     return text.getvalue()
+
+
+def _harmless(text: str) -> str:
+    return f"'{text}" if text.startswith(_FORMULAS) else text
 
 
 def page(options: Namespace, sums: Sums, rows: Sequence[CostRow], total: CostRow, screen: Console) -> list[str]:
@@ -97,9 +101,18 @@ def page(options: Namespace, sums: Sums, rows: Sequence[CostRow], total: CostRow
     if total.unpriced_hours > 0.005:
         hours = f"{total.unpriced_hours:,.2f} GPU hours have no price"
         lines += ["", f" {screen.glyph('warn')} {hours}: give --prices FILE"]
+    if total.prices_from:
+        lines += ["", *(f" {screen.elided(line, (screen.limit or 80) - 1)}" for line in _price_lines(total))]
     if sums.silent:
         lines += ["", f" {screen.glyph('warn')} {count(len(sums.silent), 'exporter')} did not answer: {sums.silent[0]}"]
     return lines
+
+
+def _price_lines(total: CostRow) -> list[str]:
+    """Return the sources of the prices, one a line."""
+    more = len(total.prices_from) - _SOURCES
+    listed = [f"prices  {total.prices_from[0]}", *(f"        {one}" for one in total.prices_from[1:_SOURCES])]
+    return [*listed, f"        and {more} more: -o json"] if more > 0 else listed
 
 
 def _head(options: Namespace, sums: Sums) -> str:

@@ -1,4 +1,7 @@
-"""Prices of GPU hours: from a file, else from the instance types of the cluster's nodes and the list of AWS."""
+"""Prices of GPU hours: from a file, else from the node pool that bought the node, else from the list of AWS.
+
+A pool's price is that of the launch: on demand or spot, with overlays. The autoscaler writes it on the node.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,36 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuplane.api.karpenter import TYPE_LABEL
-from gpuplane.metering.cost import Price
+from gpuplane import names
+from gpuplane.api.karpenter import (
+    CAPACITY_TYPE_LABEL,
+    INSTANCE_LABEL_PREFIX,
+    POOL_LABEL,
+    PROVISIONER_LABEL,
+    TYPE_LABEL,
+)
+from gpuplane.metering.cost import HourPrice, Price
 from kubekit.api.core import Node
 from kubekit.errors import InvalidInput, KubekitError
 from kubekit.kube import Client
 
+SPOT: Final = "spot"  # capacity type
 CURE: Final = "write for example `models: {Tesla T4: 0.35}` and `nodes: {gpu-1: 2.5}`, dollars of a GPU hour"
 
 
 class GPUPrices(msgspec.Struct, frozen=True):
-    """Dollars of a GPU hour, by node and by model; a node's price goes before its model's."""
+    """Prices of GPU hours, by node and by model; a node's price goes before its model's."""
 
-    nodes: dict[str, float] = {}
-    models: dict[str, float] = {}
+    nodes: dict[str, HourPrice] = {}
+    models: dict[str, HourPrice] = {}
 
-    def __call__(self, node: str, model: str) -> float | None:
+    def __call__(self, node: str, model: str) -> HourPrice | None:
         return self.nodes.get(node, self.models.get(model))
+
+
+def first_of(*prices: Price) -> Price:
+    """Return the prices of the first that has one."""
+    return lambda node, model: next((found for one in prices if (found := one(node, model)) is not None), None)
 
 
 def price_file(path: Path) -> Price:
@@ -35,7 +51,7 @@ def price_file(path: Path) -> Price:
 
     data = load_yaml(read_input(path), where=str(path), plain=True)
     findings: list[str] = []
-    found: dict[str, dict[str, float]] = {"nodes": {}, "models": {}}
+    found: dict[str, dict[str, HourPrice]] = {"nodes": {}, "models": {}}
     if not isinstance(data, dict) or not data:
         raise InvalidInput("there are no prices in it", where=str(path), cure=CURE)
     for kind, entries in data.items():
@@ -46,7 +62,7 @@ def price_file(path: Path) -> Price:
         else:
             for name, price in entries.items():
                 if _is_price(price):
-                    found[kind][str(name)] = float(price)
+                    found[kind][str(name)] = HourPrice(float(price), path.name)
                 else:
                     findings.append(f"{kind}.{name}: {price!r} is no price; write a number of dollars such as 2.5")
     if findings:
@@ -68,20 +84,51 @@ async def read_prices(client: Client) -> GPUPrices:
 
 
 def node_prices(nodes: Iterable[Node]) -> GPUPrices:
-    """Return the prices of nodes whose instance type is listed: on demand, divided by the GPUs of the type.
+    """Return the prices of nodes that a pool bought, or whose instance type is listed, divided by the GPUs of the node.
 
     A model has the lowest price of the listed types, for nodes that ended.
     """
-    from gpuplane.autoscaler.providers.aws_types import AMD64, ARM64, MODELS
+    from gpuplane.autoscaler.providers.aws_types import AMD64, ARM64, MODELS, PRICED
 
+    listed = f"AWS list on demand ({PRICED})"
     of_type: dict[str, float] = {}
-    of_model: dict[str, float] = {}
+    of_model: dict[str, HourPrice] = {}
+    gpus: dict[str, int] = {}
     for name, _, _, _, gpu, count, mib, _, _, dollars in (*AMD64, *ARM64):
         if count:
-            of_type[name] = dollars / count
+            gpus[name], of_type[name] = count, dollars / count
             model = MODELS.get((gpu, mib), ("", 0))[0]
-            of_model[model] = min(of_type[name], of_model.get(model, math.inf))
-    nodes = [node for node in nodes if node.metadata.labels.get(TYPE_LABEL) in of_type]
-    priced = {node.metadata.name: of_type[node.metadata.labels[TYPE_LABEL]] for node in nodes}
+            before = of_model.get(model)
+            if before is None or of_type[name] < before.dollars:
+                of_model[model] = HourPrice(of_type[name], listed)
+    priced: dict[str, HourPrice] = {}
+    of_cloud = False
+    for node in nodes:
+        kind = node.metadata.labels.get(TYPE_LABEL, "")
+        of_cloud = of_cloud or kind in of_type
+        if (found := bought_price(node, gpus.get(kind, 0))) is not None:
+            priced[node.metadata.name] = found
+        elif kind in of_type:
+            spot = ", of a spot node" if node.metadata.labels.get(CAPACITY_TYPE_LABEL) == SPOT else ""
+            priced[node.metadata.name] = HourPrice(of_type[kind], listed + spot)
     # Without a node of the cloud the hardware is the user's own, and the cloud's prices would mislead.
-    return GPUPrices(priced, of_model if priced else {})
+    return GPUPrices(priced, of_model if of_cloud else {})
+
+
+def bought_price(node: Node, gpus: int) -> HourPrice | None:
+    """Return the price at which a node pool bought a node, by GPU; None for a node that no pool bought.
+
+    Args:
+        gpus: the GPUs of the node's type, 0 for a type that is not listed.
+    """
+    labels = node.metadata.labels
+    pool = labels.get(POOL_LABEL) or labels.get(PROVISIONER_LABEL, "")
+    text = labels.get(f"{INSTANCE_LABEL_PREFIX}gpu-count", "")
+    number = int(text) if text.isdecimal() and len(text) < 6 else gpus
+    try:
+        dollars = float(node.metadata.annotations.get(names.PRICE_ANNOTATION, "nan"))
+    except ValueError:
+        return None
+    if not pool or not number or not 0 <= dollars < math.inf:
+        return None
+    return HourPrice(dollars / number, f"node pool {pool}, {labels.get(CAPACITY_TYPE_LABEL) or 'unknown'} at launch")

@@ -59,4 +59,5 @@ class CostFacts:
 def _row(row: CostRow) -> dict[str, Any]:
     """Return a row as plain data, without what is unknown; names come from users of the cluster."""
     found = {name: value for name, value in msgspec.to_builtins(row).items() if value is not None}
-    return found | {"name": harmless(row.name, coloured=False)}
+    sources = [harmless(one, coloured=False) for one in row.prices_from]
+    return found | {"name": harmless(row.name, coloured=False), "pricesFrom": sources}

@@ -27,7 +27,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One line of the answer. Hours are GPU hours.
 
     `idle_hours` is held and not used; unknown where the use of a part is. `dollars` is None when no part has a price,
-    and `unpriced_hours` are the hours held on GPUs without one.
+    and `unpriced_hours` are the hours held on GPUs without one. `prices_from` names where the prices come from.
     """
 
     name: str
@@ -37,10 +37,18 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     energy_kwh: float | None
     dollars: float | None
     unpriced_hours: float = 0.0
+    prices_from: tuple[str, ...] = ()
 
 
-Price = Callable[[str, str], float | None]
-"""Dollars of a GPU hour by node and model; None for an unknown price."""
+class HourPrice(msgspec.Struct, frozen=True):
+    """Dollars of a GPU hour, and where they come from."""
+
+    dollars: float
+    source: str
+
+
+Price = Callable[[str, str], HourPrice | None]
+"""The price of a GPU hour by node and model; None for an unknown price."""
 
 
 def cost_rows(uses: Iterable[MeteredUse], price: Price) -> tuple[CostRow, ...]:
@@ -58,13 +66,14 @@ def total_row(uses: Iterable[MeteredUse], price: Price) -> CostRow:
 
 
 def _row(name: str, group: list[MeteredUse], price: Price) -> CostRow:
-    dollars, unpriced, priced = 0.0, 0.0, False
+    dollars, unpriced, sources = 0.0, 0.0, set[str]()
     for use in group:
         rate = price(use.node, use.model)
         if rate is None:
             unpriced += use.held_seconds / 3600
         else:
-            priced, dollars = True, dollars + rate * use.held_seconds / 3600
+            sources.add(rate.source)
+            dollars += rate.dollars * use.held_seconds / 3600
     measured = all(use.used_seconds is not None or not use.held_seconds for use in group)
     idle = sum(max(0.0, use.held_seconds - (use.used_seconds or 0.0)) for use in group)
     return CostRow(
@@ -73,8 +82,9 @@ def _row(name: str, group: list[MeteredUse], price: Price) -> CostRow:
         used_hours=sum(use.used_seconds or 0.0 for use in group) / 3600 if measured else None,
         idle_hours=idle / 3600 if measured else None,
         energy_kwh=_sum(use.energy_joules for use in group),
-        dollars=dollars if priced else None,
+        dollars=dollars if sources else None,
         unpriced_hours=unpriced,
+        prices_from=tuple(sorted(sources)),
     )
 
 

@@ -77,7 +77,10 @@ def launched_labels(instance: CloudInstance, option: NodeOption | None) -> dict[
 
 def launched_annotations(option: NodeOption | None) -> dict[str, str]:
     """Return the annotations that a launch adds to its claim."""
-    return {names.PREDICTED_ANNOTATION: encode_amounts(option.predicted)} if option is not None else {}
+    if option is None:
+        return {}
+    predicted = encode_amounts(option.predicted)
+    return {names.PREDICTED_ANNOTATION: predicted, names.PRICE_ANNOTATION: f"{option.price:.6g}"}
 
 
 def launched_status(instance: CloudInstance, option: NodeOption | None) -> dict[str, Any]:

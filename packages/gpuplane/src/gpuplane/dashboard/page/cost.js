@@ -33,5 +33,6 @@ export function costPage(main, found) {
     choice("Of the last", SINCE, found.since, (since) => address(found.by, since)),
     ...notes.map((note) => make("p", { class: "notice" }, note)),
     make("section", { class: "costs" }, table(heads, rows, "GPU hours, energy and dollars", "plain"),
-      found.rows.length ? "" : make("p", { class: "soft" }, "No container held a GPU in this time.")));
+      found.rows.length ? "" : make("p", { class: "soft" }, "No container held a GPU in this time."),
+      found.total.pricesFrom.length ? make("p", { class: "soft" }, `Prices: ${found.total.pricesFrom.join("; ")}.`) : ""));
 }
