@@ -17,6 +17,7 @@ from gpuplane.sharing.placement.opportunity import learn
 from gpuplane.sharing.placement.policy import Policy
 from gpuplane.sharing.placement.ranking import Ranking
 from gpuplane.sharing.placement.registry import policy_named
+from gpuplane.sharing.placement.watts import GPUWatts, watts_of
 from kubekit.errors import UsageError
 from tests.support.sharing_examples import container, gpus, node, pod
 
@@ -91,6 +92,51 @@ def test_opportunity_counts_the_scarcer_of_core_and_memory() -> None:
     policy = learn(mix(*[asked(50, units=32)] * 5), [gpus(2)])
     state = node(50, 50, memory=(8192, 256))
     assert index_of(policy, state, asked(10, units=1)) == 1
+
+
+def listed(model: str, count: int) -> tuple[LedgerGPU, ...]:
+    return tuple(LedgerGPU(index=at, uuid=f"{model}-{at}", model=model, memory_mib=15_360) for at in range(count))
+
+
+def value_of(policy: Policy, of: tuple[LedgerGPU, ...], core: tuple[int, ...], request: Request) -> float:
+    rated = rate(NodeState("n", of, core, tuple(gpu.memory_mib for gpu in of)), request, policy)
+    assert rated is not None
+    return rated[1]
+
+
+def test_power_prefers_busy_gpus_and_models_that_take_less() -> None:
+    t4, v100 = listed("Tesla T4", 2), listed("Tesla V100-SXM2-32GB", 2)
+    policy = policy_named("power", mix(*[asked(40)] * 10), [t4, v100])
+    assert value_of(policy, t4, (100, 100), asked(40)) > value_of(policy, v100, (100, 100), asked(40))
+    assert value_of(policy, v100, (60, 100), asked(40)) > value_of(policy, t4, (100, 100), asked(40))
+    assert index_of(policy, NodeState("n", v100, (100, 60), (15_360, 15_360)), asked(40)) == 1
+
+
+def test_power_weighs_watts_against_the_average_of_the_cluster() -> None:
+    """Where all GPUs are equal, the watts of one cost the same in any cluster, whatever its model."""
+    values = []
+    for model in ("Tesla T4", "NVIDIA H100 80GB HBM3", "a model of tomorrow"):
+        of = listed(model, 4)
+        policy = policy_named("power", mix(*[asked(100)] * 10), [of])
+        values.append(value_of(policy, of, (100, 100, 100, 100), asked(100)))
+    assert values == pytest.approx([values[0]] * 3, abs=1)
+    assert isinstance(policy_named("power", Mix(), []), Policy)
+
+
+@pytest.mark.parametrize(
+    ("model", "idle", "busy"),
+    [
+        ("Tesla T4", 10, 70),
+        ("NVIDIA A10", 30, 150),
+        ("NVIDIA A10G", 37, 300),
+        ("NVIDIA A100-SXM4-80GB", 50, 400),
+        ("NVIDIA H100 PCIe", 43, 350),
+        ("NVIDIA H100 80GB HBM3", 87, 700),
+        ("a model of tomorrow", 25, 250),
+    ],
+)
+def test_watts_go_by_words_of_the_model(model: str, idle: int, busy: int) -> None:
+    assert watts_of(model) == GPUWatts(idle, busy)
 
 
 def test_without_having_seen_anything_there_is_a_guess() -> None:

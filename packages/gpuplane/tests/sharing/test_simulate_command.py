@@ -37,7 +37,7 @@ def answer(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], *more: 
     return data
 
 
-@pytest.mark.parametrize("policy", ["opportunity", "fragmentation", "tightest", "spread", "topology"])
+@pytest.mark.parametrize("policy", ["opportunity", "fragmentation", "power", "tightest", "spread", "topology"])
 def test_json_has_what_was_asked_for(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], policy: str) -> None:
     data = answer(files, capsys, "--policy", policy, "--inflate", "1.4")
     allocated = data["allocated_percent"]
@@ -178,16 +178,61 @@ def test_each_way_places_all_that_fits_and_writes_where(
 def test_ways_are_compared_in_one_table(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(files, "--compare", "tightest", "extender", "scheduler:spread") == 0
     out = capsys.readouterr().out
-    assert [line.split("  ")[1] for line in out.splitlines()[3:]] == [
-        "tightest",
-        "opportunity, extender",
-        "spread, scheduler",
-    ]
+    ways = ["tightest", "opportunity, extender", "spread, scheduler"]
+    lines = out.splitlines()
+    assert [line.split("  ")[1] for line in lines[3:6]] == ways
+    assert lines[7].startswith("  MODEL OF POWER, kW") and [line.split("  ")[1] for line in lines[8:]] == ways
     data = answer(files, capsys, "--compare", "tightest", "scheduler")
     assert [(one["policy"], one["through"]) for one in data["runs"]] == [  # type: ignore[attr-defined]
         ("tightest", "policy"),
         ("opportunity", "scheduler"),
     ]
+
+
+def test_watts_are_those_of_a_model_when_so_much_is_held(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files[0].write_text("sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{at},16000,65536,5,T4\n" for at in (0, 1)))
+    files[1].write_text(PODS.splitlines()[0] + "\n" + "".join(f"p{at},1000,1024,1,500,,LS\n" for at in range(12)))
+    watts = answer(files, capsys, "--inflate", "0.6")["model_watts_by_percent_held"]
+    # Two pods hold 10% and make one GPU busy: 70 W, and nine times 10 W.
+    assert watts == {
+        "10": 160,
+        "20": 220,
+        "30": 280,
+        "40": 340,
+        "50": 400,
+        "60": 460,
+        "70": None,
+        "80": None,
+        "90": None,
+    }
+    assert run(files, "--inflate", "0.6") == 0
+    out = capsys.readouterr().out
+    assert "0.2  0.3  0.4  -  - kW of all GPUs, by a model," in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("through", ["policy", "extender", "scheduler"])
+def test_power_fills_the_gpus_that_take_least(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str], through: str
+) -> None:
+    """As much is held for fewer watts: the nodes of V100s stand first, and T4s do as well."""
+    models = ("V100M32", "V100M32", "T4", "T4")
+    head = "sn,cpu_milli,memory_mib,gpu,model\n"
+    files[0].write_text(head + "".join(f"n{at},64000,65536,4,{model}\n" for at, model in enumerate(models)))
+    files[1].write_text(PODS.splitlines()[0] + "\n" + "".join(f"p{at},1000,1024,1,400,,LS\n" for at in range(20)))
+
+    def watts(policy: str) -> dict[str, int]:
+        found = answer(files, capsys, "--policy", policy, "--through", through, "--inflate", "0.5")
+        assert found["placed"] == found["pods"]
+        by_percent = found["model_watts_by_percent_held"]
+        assert isinstance(by_percent, dict)
+        return by_percent
+
+    least, fgd = watts("power"), watts("fragmentation")
+    assert least["40"] == 8 * 30 + 8 * 70, "eight T4s with two pods each, and all V100s idle"
+    assert least["40"] < fgd["40"]
 
 
 def test_learning_the_mix_is_another_experiment(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -215,6 +260,7 @@ def test_pods_of_a_trace_wait_and_leave(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*command, "--placements", str(where), "-o", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["waited"], data["wait_seconds_longest"], data["held_percent_while_pods_wait"]) == (1, 90, 60.0)
+    assert data["model_watts"] == (10 * 50 + 70 * 150) / 200
     assert where.read_text().splitlines()[1:] == ["1,a,n0,0,0,0,100", "2,b,n0,0,10,100,150", "3,c,n0,0,200,200,"]
     assert main(command) == 0
     assert "waited      1 of 3 pods, longest 90s" in capsys.readouterr().out

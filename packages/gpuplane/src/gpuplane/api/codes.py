@@ -257,7 +257,7 @@ CODES: Final[dict[str, Code]] = {
     "GP206": Code(
         "unknown policy",
         "The annotations gpuplane.dev/node-policy and gpuplane.dev/gpu-policy name a placement policy: opportunity, "
-        "fragmentation, tightest, spread or topology.",
+        "fragmentation, power, tightest, spread or topology.",
         "gpuplane.dev/gpu-policy: binpack",
         "gpuplane.dev/gpu-policy: tightest",
     ),

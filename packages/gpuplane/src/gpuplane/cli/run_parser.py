@@ -11,7 +11,7 @@ from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.options import cluster_options, completed, duration, examples, lazy, positive
 from gpuplane.cli.verbs import Verbs
 
-_POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
+_POLICIES: Final = ("opportunity", "fragmentation", "power", "tightest", "spread", "topology")
 _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     "node-name": {"default": "", "help": "the node it works for (default: $NODE_NAME)"},
     "host-root": {

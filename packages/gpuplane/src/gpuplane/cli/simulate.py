@@ -145,6 +145,7 @@ def _data(run: PackingRun) -> dict[str, Any]:
     if run.outcome is not None:
         rows = {str(row): percent for row, percent in run.outcome.allocated.items()}
         data |= {"allocated_percent": rows, "fragmentation_percent": run.outcome.fragments}
+        data["model_watts_by_percent_held"] = {str(row): watts for row, watts in run.outcome.watts.items()}
         data |= {"pods": run.outcome.arrived, "placed": run.outcome.placed}
     if (found := run.occupation) is not None:
         data |= {
@@ -158,5 +159,6 @@ def _data(run: PackingRun) -> dict[str, Any]:
             "wait_seconds_99": found.waited_99,
             "wait_seconds_longest": found.longest_wait,
             "gpu_hours_waited": found.gpu_hours_waited,
+            "model_watts": found.watts,
         }
     return data

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpuplane.cli.options import DOCUMENTS, examples, form_options, lazy, talk_options
 
-_POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
+_POLICIES: Final = ("opportunity", "fragmentation", "power", "tightest", "spread", "topology")
 _THROUGH: Final = ("policy", "extender", "scheduler")
 
 

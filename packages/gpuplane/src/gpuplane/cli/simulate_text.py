@@ -8,10 +8,12 @@ from typing import Final
 from gpuplane.cli.simulate_ways import PackingRun
 from gpuplane.cli.terminal import Console
 from gpuplane.sharing.departures import Occupation
-from gpuplane.sharing.packing import Outcome, PackingMachine
+from gpuplane.sharing.packing import POWER_ROWS, Outcome, PackingMachine
 
 _DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 _BAR: Final = 24
+_HELD: Final = POWER_ROWS[::2]
+_POWER: Final = "MODEL OF POWER, kW"
 
 
 def show(run: PackingRun, machines: Sequence[PackingMachine], screen: Console) -> None:
@@ -24,6 +26,10 @@ def show(run: PackingRun, machines: Sequence[PackingMachine], screen: Console) -
     if run.outcome is not None:
         _rows(run.outcome, screen)
         screen.print()
+        kilowatts = "  ".join(_kilowatts(run.outcome.watts[row]) for row in _HELD)
+        held = ", ".join(f"{row}%" for row in _HELD)
+        screen.print(f"  power       {kilowatts} kW of all GPUs, by a model,")
+        screen.print(f"              when {held} of them are held")
         screen.print(f"  fragments   {run.outcome.fragments:.2f}% of all GPUs are free and of no use to the next pod")
     elif run.occupation is not None:
         _occupation(run.occupation, screen)
@@ -34,7 +40,7 @@ def show_comparison(runs: Sequence[PackingRun], machines: Sequence[PackingMachin
     """Print a line for each run."""
     screen.print(f"packing    {'   '.join(_size(machines))}")
     screen.print()
-    width = max(len(str(run.way)) for run in runs)
+    width = max(len(_POWER), *(len(str(run.way)) for run in runs))
     if runs[0].outcome is not None:
         screen.print(
             f"  {'WAY':{width}}   HELD AT"
@@ -52,6 +58,27 @@ def show_comparison(runs: Sequence[PackingRun], machines: Sequence[PackingMachin
             waiting = "-" if found.held_waiting is None else f"{found.held_waiting:.2f}%"
             parts = f"{found.held:7.2f}%  {found.most:6.2f}%   {waiting:>15}   {found.waited:6,}"
             screen.print(f"{start}  {parts}   {lasting(found.longest_wait):>7}   {run.speed:11,.0f}")
+    screen.print()
+    _power(runs, width, screen)
+
+
+def _power(runs: Sequence[PackingRun], width: int, screen: Console) -> None:
+    """Print what all GPUs take under each run, in the model."""
+    if runs[0].outcome is not None:
+        cells = "".join(f"{f'{row}%':>8}" for row in _HELD)
+        screen.print(f"  {_POWER:{width}}      HELD{cells}")
+    else:
+        screen.print(f"  {_POWER:{width}}     MEAN")
+    for run in runs:
+        start = f"  {run.way!s:{width}}"
+        if (out := run.outcome) is not None:
+            screen.print(f"{start}          " + "".join(f"{_kilowatts(out.watts[row]):>8}" for row in _HELD))
+        elif (found := run.occupation) is not None:
+            screen.print(f"{start}  {_kilowatts(found.watts):>7}")
+
+
+def _kilowatts(watts: int | None) -> str:
+    return "-" if watts is None else f"{watts / 1000:,.1f}"
 
 
 def lasting(seconds: int) -> str:
@@ -87,3 +114,4 @@ def _occupation(found: Occupation, screen: Console) -> None:
     late = f"{found.waited:,} of {found.arrived:,} pods, longest {lasting(found.longest_wait)}"
     screen.print(f"  waited      {late}; 99 of 100 pods less than {lasting(found.waited_99 + 1)}")
     screen.print(f"              {found.gpu_hours_waited:,.1f} hours of a GPU were waited for")
+    screen.print(f"  power       {found.watts / 1000:,.1f} kW on average, by a model of the GPUs")

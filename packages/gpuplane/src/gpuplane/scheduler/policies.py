@@ -16,8 +16,7 @@ import msgspec
 from gpuplane.sharing import POLICIES, LedgerGPU, Request
 from gpuplane.sharing.placement import Policy
 from gpuplane.sharing.placement.mix import Mix
-from gpuplane.sharing.placement.opportunity import learning
-from gpuplane.sharing.placement.registry import policy_named
+from gpuplane.sharing.placement.registry import building, policy_named
 from kubekit.errors import UsageError
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -79,17 +78,14 @@ class Policies:
         self._gpus, self._learned = gpus, total
         fresh: dict[str, Policy] = {}
         for name in list(self._made):
-            if name == "opportunity":
-                steps = learning(self._mix, gpus)
-                while True:
-                    try:
-                        next(steps)
-                    except StopIteration as end:
-                        fresh[name] = end.value
-                        break
-                    await asyncio.sleep(0)
-            else:
-                fresh[name] = policy_named(name, self._mix, gpus)
+            steps = building(name, self._mix, gpus)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    fresh[name] = end.value
+                    break
+                await asyncio.sleep(0)
         self._made.update(fresh)
         self.version += 1
         log.debug("placement policies rebuilt pods=%d", total)

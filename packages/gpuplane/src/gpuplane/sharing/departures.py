@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from gpuplane.sharing.assignment import Assignment
+from gpuplane.sharing.busy import BusyGPUs
 from gpuplane.sharing.packing import MILLI, Job, PackingMachine, Placer
 
 
@@ -46,6 +47,7 @@ class Occupation(msgspec.Struct, frozen=True):
     over the time in which a pod with GPUs waited, None where no pod ever did: the part that a full cluster uses.
     `waited` pods were not placed when they arrived, `longest_wait` and `waited_99` (99 of 100 pods waited no longer)
     are seconds; a pod that is never placed counts until the end. `gpu_hours_waited` are GPUs times hours of waiting.
+    `watts` is the mean over time of what all GPUs take, in the model of `placement.watts`.
     """
 
     seconds: int
@@ -58,6 +60,7 @@ class Occupation(msgspec.Struct, frozen=True):
     waited_99: int
     longest_wait: int
     gpu_hours_waited: float
+    watts: int
 
 
 class DepartureExperiment:
@@ -72,6 +75,8 @@ class DepartureExperiment:
         self._leaving: list[tuple[int, int]] = []  # (when, number of the visit)
         self._now = self.visits[0].stay.arrives if self.visits else 0
         self._held = self._most = 0
+        self._busy = BusyGPUs(placer.ledger.nodes())
+        self._watt_seconds = 0
         self._held_seconds = self._held_seconds_waiting = self._waiting_seconds = 0
 
     def steps(self) -> Iterator[None]:
@@ -92,7 +97,10 @@ class DepartureExperiment:
             while self._leaving and self._leaving[0][0] == at:
                 number = heapq.heappop(self._leaving)[1]
                 self._placer.remove(str(number))
-                self._held -= self.visits[number].stay.job.load
+                visit = self.visits[number]
+                self._held -= visit.stay.job.load
+                assert visit.placed is not None
+                self._busy.remove(visit.placed)
             self._place_waiting()
 
     def _place_waiting(self) -> None:
@@ -114,6 +122,7 @@ class DepartureExperiment:
         if visit.placed is None:
             return False
         visit.started = self._now
+        self._busy.add(visit.placed)
         self._held += visit.stay.job.load
         self._most = max(self._most, self._held)
         if visit.ends is not None:
@@ -124,6 +133,7 @@ class DepartureExperiment:
         """Count the time up to `now`."""
         seconds = now - self._now
         self._held_seconds += self._held * seconds
+        self._watt_seconds += self._busy.watts * seconds
         if self._waiting_load:
             self._held_seconds_waiting += self._held * seconds
             self._waiting_seconds += seconds
@@ -147,6 +157,7 @@ class DepartureExperiment:
             waited_99=waits[max(0, math.ceil(len(waits) * 0.99) - 1)] if waits else 0,
             longest_wait=waits[-1] if waits else 0,
             gpu_hours_waited=round(load_seconds / MILLI / 3600, 1),
+            watts=round(self._watt_seconds / seconds) if seconds else self._busy.watts,
         )
 
     def _waited(self, visit: Visit) -> int:

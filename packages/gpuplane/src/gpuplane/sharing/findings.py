@@ -18,7 +18,7 @@ NO_SHARES: Final = "GPUs in MIG mode or shared by MPS have no shares"
 """The message of everything that refuses such a share: `gpuplane check`, admission, both schedulers, device plugin."""
 
 MEMORY_UNIT_MIB: Final = 256  # of tencent.com/vcuda-memory
-POLICIES: Final = ("opportunity", "fragmentation", "tightest", "spread", "topology")
+POLICIES: Final = ("opportunity", "fragmentation", "power", "tightest", "spread", "topology")
 """The names of placement policies, the default first."""
 
 _DIALECTS: Final = (names.GPU_RESOURCE, names.VCUDA_CORE, names.ALPHA_GPU)

@@ -3,7 +3,8 @@
 Each pod that fits somewhere is placed, by a policy with a cluster's ledger (`PolicyPlacer`) or by a whole scheduler
 (`gpuplane.scheduler.simulation`); a pod that does not fit is dropped. Measured is how much of the GPUs is held when so
 much has arrived (in percent of what the GPUs are), as in "Beware of Fragmentation" (USENIX ATC 2023) and its published
-results: each arrival is a row, rows whose arrived load rounds to the same percent are averaged.
+results: each arrival is a row, rows whose arrived load rounds to the same percent are averaged. The watts of the GPUs
+are those of a model (`placement.watts`), at equal parts of the GPUs held.
 
 Core counts 1000 to a GPU here. Without an order of arrival, pods are shuffled by the seed and then drawn again, each as
 likely as the other, until `inflate` times the GPUs have been asked for.
@@ -18,6 +19,7 @@ from typing import Final, Protocol
 import msgspec
 
 from gpuplane.sharing.assignment import Assignment
+from gpuplane.sharing.busy import BusyGPUs
 from gpuplane.sharing.ledger import Ledger
 from gpuplane.sharing.node import LedgerGPU
 from gpuplane.sharing.placement.alike import AlikeNodes
@@ -31,6 +33,7 @@ MILLI: Final = 1000
 FIRST_LESSON: Final = 16  # arrivals; then after twice as many each time
 LESSON_EVERY: Final = 4_096  # arrivals at most
 ROWS: Final = (90, 100, 110, 120, 130)  # percent arrived
+POWER_ROWS: Final = tuple(range(10, 100, 10))  # percent held
 
 
 class PackingMachine(msgspec.Struct, frozen=True):
@@ -61,9 +64,13 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`allocated` by percent arrived, None for what never arrived; `fragments` in percent of all GPUs, at the end."""
+    """`allocated` by percent arrived, None for what never arrived; `fragments` in percent of all GPUs, at the end.
+
+    `watts` by percent held: what all GPUs take, in the model, when pods first hold so much; None where they never do.
+    """
 
     allocated: dict[int, float | None]
+    watts: dict[int, int | None]
     fragments: float
     arrived: int
     placed: int
@@ -204,6 +211,8 @@ class Experiment:
         self._jobs = tuple(jobs)
         self._total = MILLI * sum(machine.gpus for machine in machines)
         self._rows: dict[int, list[float]] = {}
+        self._busy = BusyGPUs(placer.ledger.nodes())
+        self._watts: dict[int, int] = {}
         self.placements: list[tuple[Job, Assignment | None]] = []
 
     def steps(self) -> Iterator[None]:
@@ -215,6 +224,9 @@ class Experiment:
             arrived += job.load
             if placed is not None:
                 held += job.load
+                self._busy.add(placed)
+                reached = [row for row in POWER_ROWS if row not in self._watts and held * 100 >= row * self._total]
+                self._watts |= dict.fromkeys(reached, self._busy.watts)
             percent = round(arrived * 100 / self._total)
             self._rows.setdefault(percent, []).append(round(held * 100 / self._total, 2))
             yield
@@ -225,6 +237,7 @@ class Experiment:
         allocated = {row: self._rows.get(row) or near[row] for row in ROWS}
         return Outcome(
             allocated={row: round(sum(some) / len(some), 2) if some else None for row, some in allocated.items()},
+            watts={row: self._watts.get(row) for row in POWER_ROWS},
             fragments=fragments_percent(self._placer, self._jobs),
             arrived=len(self._arriving),
             placed=sum(placed is not None for _, placed in self.placements),

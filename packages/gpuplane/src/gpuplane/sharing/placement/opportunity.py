@@ -8,7 +8,7 @@ whole ones stay free for those who need many GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Final
 
 from gpuplane.sharing.node import LedgerGPU, NodeState
@@ -16,10 +16,11 @@ from gpuplane.sharing.placement.mix import Mix, Shape
 from gpuplane.sharing.placement.policy import BEST, Policy
 from gpuplane.sharing.placement.prices import UNITS, RequestKind, Worth, solve
 from gpuplane.sharing.placement.room import room, room_after
+from gpuplane.sharing.placement.steps import finish
 from gpuplane.sharing.request import Ask, Request, matches
 
 _PRECISION: Final = 1000  # worths are kept as whole thousandths of a unit: what is alike must be exactly alike
-_GPU: Final = UNITS * _PRECISION  # the worth of a GPU, were everything asked for
+GPU_WORTH: Final = UNITS * _PRECISION  # of a GPU, were everything asked for
 _CROWDED: Final = 1.02  # prices are those of a cluster that is asked for a little more than it has
 _MOST_KINDS: Final = 40  # rarer ones count as the nearest that asks no model
 _EVERY_MODEL: Final = ""
@@ -75,7 +76,7 @@ class OpportunityPolicy(Policy):
         return chosen, value
 
     def score(self, value: float) -> int:
-        return round(BEST * _GPU / (_GPU + max(0.0, -value)))
+        return round(BEST * GPU_WORTH / (GPU_WORTH + max(0.0, -value)))
 
     def _loss(self, node: NodeState, free: tuple[int, ...], at: int, ask: Ask) -> int:
         """Return the loss of its GPU's value by the share."""
@@ -102,24 +103,21 @@ class OpportunityPolicy(Policy):
         if not self._cpu_per_gpu:
             return 0.0
         idle = free / scale - cpu_milli / self._cpu_per_gpu
-        return round(idle * _GPU, 3) if idle > 0 else 0.0
+        return round(idle * GPU_WORTH, 3) if idle > 0 else 0.0
 
 
 def learn(mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100) -> OpportunityPolicy:
     """Return the policy for the mix of requests seen and the nodes' GPUs."""
-    steps = learning(mix, gpus, scale)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: OpportunityPolicy = end.value
-            return result
+    return finish(learning(mix, gpus, scale))
 
 
 def learning(
-    mix: Mix, gpus: Iterable[tuple[LedgerGPU, ...]], scale: int = 100
+    mix: Mix,
+    gpus: Iterable[tuple[LedgerGPU, ...]],
+    scale: int = 100,
+    make: Callable[[Worth, float, int], OpportunityPolicy] = OpportunityPolicy,
 ) -> Generator[None, None, OpportunityPolicy]:
-    """Learn in steps of about a millisecond; the generator's value is the policy."""
+    """Learn in steps of about a millisecond; the generator's value is the policy, as `make` makes it of the prices."""
     capacity, memory = dict[str, int](), dict[str, int]()
     for node in gpus:
         for gpu in node:
@@ -136,7 +134,7 @@ def learning(
     crowd = _CROWDED * UNITS * sum(capacity.values()) / units
     worth = yield from solve(capacity, {kind: count * crowd for kind, count in demand.items()})
     held = sum(count * shape.gpus * shape.core for shape, count in asked.items()) / scale
-    return OpportunityPolicy(worth, sum(count * shape.cpu_milli for shape, count in asked.items()) / held, scale)
+    return make(worth, sum(count * shape.cpu_milli for shape, count in asked.items()) / held, scale)
 
 
 def _kinds(asked: Mapping[Shape, float], memory: Mapping[str, int], scale: int) -> dict[RequestKind, float]:

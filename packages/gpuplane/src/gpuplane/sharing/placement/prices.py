@@ -16,6 +16,8 @@ from typing import Final
 
 import msgspec
 
+from gpuplane.sharing.placement.steps import finish
+
 UNITS: Final = 100  # of one GPU; sizes are rounded up to them, free parts down
 _EPSILON: Final = 1e-9
 _MOST_STEPS: Final = 4_000  # far beyond what tens of rows take; prices that are not quite optimal are good as well
@@ -37,13 +39,7 @@ Worth = dict[str, tuple[float, ...]]
 
 def worth(capacity: Mapping[str, int], demand: Mapping[RequestKind, float]) -> Worth:
     """Return the prices for `capacity` (model -> GPUs) and `demand` (kind -> count)."""
-    steps = solve(capacity, demand)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Worth = end.value
-            return result
+    return finish(solve(capacity, demand))
 
 
 def solve(capacity: Mapping[str, int], demand: Mapping[RequestKind, float]) -> Generator[None, None, Worth]:
