@@ -7,16 +7,20 @@ Chromium: Debian's package.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-LOCK: Final = Path(__file__).resolve().parents[2] / "requirements-browser.lock"
+ROOT: Final = Path(__file__).resolve().parents[2]
+LOCK: Final = ROOT / "requirements-browser.lock"
+SCREENS: Final = ROOT / "tests" / "browser" / "screens.py"
 
 
 def place() -> Path:
@@ -33,6 +37,19 @@ def python() -> Path:
     if not (found / ".installed").exists():
         pytest.skip("no Playwright: make test-kubernetes installs it, or python -m tests.support.browser")
     return found / "bin" / "python"
+
+
+def look(screens: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Return what Chromium finds of each `Screen` of tests/browser/screens.py. Skips the test as `python` does.
+
+    Args:
+        folder: for a file of its own.
+    """
+    jobs = folder / "screens.json"
+    jobs.write_text(json.dumps(screens))
+    done = subprocess.run([python(), SCREENS, jobs], check=True, stdout=subprocess.PIPE, text=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
 
 
 def install() -> None:

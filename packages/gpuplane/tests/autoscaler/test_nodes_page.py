@@ -15,12 +15,16 @@ _VOID = ("meta", "br")
 
 
 class Page(HTMLParser):
-    """Checks that elements nest, and collects rows, text and everything that a browser would fetch."""
+    """Checks that elements nest, and collects rows of cells, lines, tables, text and everything that a browser would
+    fetch.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.rows: list[list[tuple[float, str]]] = []
+        self.lines: list[list[str]] = []
+        self.tables: list[list[list[str]]] = []
         self.text = ""
         self.fetched: list[str] = []
         self.feed(text)
@@ -31,8 +35,16 @@ class Page(HTMLParser):
         given: dict[str, Any] = dict(attrs)
         self.fetched += [given[name] for name in ("src", "href", "action") if name in given]
         self.fetched += [tag] if tag in ("script", "link", "iframe", "object") else []
-        if given.get("class") == "cells":
+        if given.get("class") == "slots":
             self.rows.append([])
+        if tag == "polyline":
+            self.lines.append(given["points"].split())
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
         if tag == "i":
             width = given["style"].removeprefix("width:").partition("%")[0]
             self.rows[-1].append((float(width), given["title"]))
@@ -45,6 +57,22 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.open and self.open[-1] != "style":
             self.text += data
+        if self.open and self.open[-1] in ("td", "th"):
+            self.tables[-1][-1][-1] += data
+
+
+SHARES = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: part, namespace: ml}
+spec:
+  replicas: 3
+  template:
+    spec:
+      containers:
+      - name: main
+        resources: {limits: {tencent.com/vcuda-core: 30, tencent.com/vcuda-memory: 10}}
+"""
 
 
 def drawn(folder: Path, pools: str, pods: str, *more: str) -> Page:
@@ -70,18 +98,27 @@ def test_ten_replicas_fill_one_gpu(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "1 × g4dn.xlarge" in printed.out and printed.err.endswith(f"wrote {tmp_path}/nodes.html\n")
 
 
-SHARES = """
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: part, namespace: ml}
-spec:
-  replicas: 3
-  template:
-    spec:
-      containers:
-      - name: main
-        resources: {limits: {tencent.com/vcuda-core: 30, tencent.com/vcuda-memory: 10}}
-"""
+def test_the_bills_of_fewer_pods_are_curves(tmp_path: Path) -> None:
+    page = drawn(tmp_path, PROVISIONER, DEPLOYMENT)
+    assert len(page.lines) == 2
+    growth, nodes = page.tables
+    assert growth[0][1:] == ["gpuplane", "Karpenter: one GPU for each share or replica"]
+    # One GPU has ten replicas: ours costs the same from the first pod, Karpenter's grows with each.
+    assert [row[0] for row in growth[1:]] == ["2", "3", "4", "5", "7", "8", "9", "10"]
+    assert {row[1] for row in growth[1:]} == {"0.53 $"} and growth[-1][2] == "11.74 $"
+    assert nodes[1] == ["g4dn.xlarge", "gpu-shared, on-demand", "1", "0.526", "10 × ml/test: 1 GPU"]
+    assert "prices" not in page.text and "Node pools" in page.text and "simulate nodes --pools" in page.text
+
+
+def test_every_workload_grows_at_the_same_rate(tmp_path: Path) -> None:
+    many, few = SHARES.replace("replicas: 3", "replicas: 16"), SHARES.replace("name: part", "name: other")
+    page = drawn(tmp_path, NODE_POOL, f"{many}---\n{few.replace('replicas: 3', 'replicas: 1')}")
+    assert [row[0] for row in page.tables[0][1:]] == ["3", "5", "7", "9", "11", "13", "15", "17"]
+
+
+def test_a_single_pod_has_no_curve(tmp_path: Path) -> None:
+    page = drawn(tmp_path, NODE_POOL, SHARES.replace("replicas: 3", "replicas: 1"))
+    assert page.lines == [] and "1 node to buy for 1 pod" in page.text
 
 
 def test_shares_are_as_wide_as_their_core_and_equal_nodes_are_one_drawing(tmp_path: Path) -> None:
@@ -94,8 +131,8 @@ def test_shares_are_as_wide_as_their_core_and_equal_nodes_are_one_drawing(tmp_pa
 
 
 def test_names_of_manifests_do_not_become_markup(tmp_path: Path) -> None:
-    page = drawn(tmp_path, PROVISIONER, DEPLOYMENT.replace("name: test,", "name: '<script>\"&',"))
-    assert page.fetched == [] and 'ml/<script>"&' in page.text
+    page = drawn(tmp_path, PROVISIONER, DEPLOYMENT.replace("name: test,", 'name: "<script>\\"&\\e[31m",'))
+    assert page.fetched == [] and 'ml/<script>"&^[[31m' in page.text
 
 
 def test_pods_without_a_node_are_listed_with_the_reasons(tmp_path: Path) -> None:
@@ -116,5 +153,5 @@ def test_a_page_that_cannot_be_written_is_one_error(tmp_path: Path, capsys: pyte
     files = ["--pools", str(tmp_path / "pools.yaml"), "--pods", str(tmp_path / "pods.yaml")]
     assert main(["simulate", "nodes", *files, "--html", str(tmp_path / "none" / "a.html")]) == 1
     printed = capsys.readouterr()
-    assert printed.out == "" and "cannot write the file: no such file or directory" in printed.err
+    assert printed.out == "" and f"cannot write the file: there is no folder {tmp_path}/none" in printed.err
     assert f"--html {tmp_path}/none/a.html" in printed.err

@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return complete(words[1:])
     options = parse(words)
+    options.command_line = words  # for answers that name the command that made them
     screen = Screen.of(options)
     try:
         return int(options.command(options, screen))

@@ -6,7 +6,21 @@ import os
 import tempfile
 from pathlib import Path
 
-from kubekit.errors import InvalidInput
+from kubekit.errors import InvalidInput, UsageError
+
+
+def require_output(path: Path, *, option: str, cure: str) -> None:
+    """Refuse a file that cannot be written, before the work for its content is done.
+
+    Raises UsageError for `-`, since standard output has the answer; InvalidInput for a folder, or a file in none.
+    """
+    where = f"{option} {path}"
+    if str(path) == "-":
+        raise UsageError("standard output has the answer of the command", where=where, cure=cure)
+    if path.is_dir():
+        raise InvalidInput("cannot write the file: it is a folder", where=where, cure=cure)
+    if not path.parent.is_dir():
+        raise InvalidInput(f"cannot write the file: there is no folder {path.parent}", where=where, cure=cure)
 
 
 def write_output(path: Path, content: bytes, *, option: str, cure: str, private: bool = False) -> None:

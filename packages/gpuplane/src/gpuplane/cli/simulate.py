@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from gpuplane.cli import simulate_text
 from gpuplane.cli.forms import as_document
-from gpuplane.cli.output_files import write_output
+from gpuplane.cli.output_files import require_output, write_output
+from gpuplane.cli.packing_html import packing_page
 from gpuplane.cli.simulate_files import in_order, read_jobs, read_machines, read_stays
 from gpuplane.cli.simulate_ways import PackingRun, PackingWay, placements_csv
 from gpuplane.cli.terminal import Console
 from gpuplane.scheduler.simulation import ExtenderPlacer, SchedulerPlacer
 from gpuplane.sharing.departures import DepartureExperiment, Stay
 from gpuplane.sharing.packing import (
+    MILLI,
     Experiment,
     Job,
     PackingMachine,
@@ -32,6 +35,7 @@ from kubekit.errors import UsageError
 INFLATE: Final = 1.3
 _SAY_EVERY: Final = 2.0  # seconds
 _CLEAR: Final = "\r\x1b[K"
+_NAME_A_FILE: Final = "name a file that can be written"
 
 
 class _Input(msgspec.Struct, frozen=True):
@@ -46,6 +50,9 @@ class _Input(msgspec.Struct, frozen=True):
 def packing(options: Namespace, screen: Console) -> int:
     ways = options.compare or [PackingWay(options.through or "policy", options.policy)]
     _require_sense(options)
+    for option, path in (("--placements", options.placements), ("--html", options.html)):
+        if path is not None:
+            require_output(path, option=option, cure=_NAME_A_FILE)
     given = _read(options)
     runs = []
     for way in ways:
@@ -54,8 +61,11 @@ def packing(options: Namespace, screen: Console) -> int:
         runs.append(_run(way, given, options, screen))
     if options.placements is not None:
         text = placements_csv(runs[0].placements)
-        write_output(options.placements, text.encode(), option="--placements", cure="name a file that can be written")
+        write_output(options.placements, text.encode(), option="--placements", cure=_NAME_A_FILE)
         screen.say(f"wrote {options.placements}")
+    if options.html is not None:
+        page = packing_page(runs, options.command_line, _facts(given, options))
+        write_output(options.html, page.encode(), option="--html", cure=_NAME_A_FILE)
     if options.output != "text":
         kind, data = ("PackingComparison", {"runs": [_data(run) for run in runs]})
         if options.compare is None:
@@ -65,6 +75,8 @@ def packing(options: Namespace, screen: Console) -> int:
         simulate_text.show_comparison(runs, given.machines, screen)
     else:
         simulate_text.show(runs[0], given.machines, screen)
+    if options.html is not None:
+        screen.say(f"wrote {options.html}")
     return 0
 
 
@@ -97,6 +109,30 @@ def _read(options: Namespace) -> _Input:
     return _Input(placed, jobs, arriving)
 
 
+def _facts(given: _Input, options: Namespace) -> dict[str, str]:
+    """Return what a run is made of, in words."""
+    gpus = sum(machine.gpus for machine in given.machines)
+    nodes = f"{options.nodes}: {len(given.machines):,} nodes, {gpus:,} GPUs"
+    if options.trace is not None:
+        return {
+            "Nodes": nodes,
+            "Trace": f"{options.trace}: {len(given.jobs):,} pods, which leave",
+            "Order of nodes": _order(options.node_order, options),
+        }
+    requested = sum(job.load for job in given.arriving) / MILLI / gpus
+    return {
+        "Nodes": nodes,
+        "Pods": f"{options.pods}: {len(given.jobs):,} pods",
+        "Arrivals": f"{len(given.arriving):,} pods, which request {requested:.2f} times the GPUs",
+        "Order of arrival": _order(options.arrival_order, options),
+        "Order of nodes": _order(options.node_order, options),
+    }
+
+
+def _order(path: Path | None, options: Namespace) -> str:
+    return f"random, seed {options.seed}" if path is None else f"of {path}"
+
+
 def _placer(way: PackingWay, given: _Input, options: Namespace) -> Placer:
     if way.through == "scheduler":
         return SchedulerPlacer(given.machines, way.policy, options.seed)
@@ -113,10 +149,12 @@ def _run(way: PackingWay, given: _Input, options: Namespace, screen: Console) ->
         rows = [
             (visit.stay.job, visit.placed, (visit.stay.arrives, visit.started, visit.ends)) for visit in timed.visits
         ]
-        return PackingRun(way, speed, rows, occupation=timed.outcome())
+        held, waiting = timed.curves()
+        return PackingRun(way, speed, rows, occupation=timed.outcome(), held=held, waiting=waiting)
     experiment = Experiment(given.machines, given.jobs, given.arriving, placer)
     speed = _drive(experiment.steps(), len(given.arriving), screen)
-    return PackingRun(way, speed, [(job, at, None) for job, at in experiment.placements], outcome=experiment.outcome())
+    placed = [(job, at, None) for job, at in experiment.placements]
+    return PackingRun(way, speed, placed, outcome=experiment.outcome(), held=experiment.curve())
 
 
 def _drive(steps: Iterator[None], arriving: int, screen: Console) -> float:

@@ -24,8 +24,9 @@ from gpuplane.autoscaler.purchase import NodePurchase, decide_as_karpenter, deci
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.inputs import LONGEST_TABLE, read_input
 from gpuplane.cli.nodes_drawn import draw
+from gpuplane.cli.nodes_growth import parts_of, price_curve
 from gpuplane.cli.nodes_html import nodes_page
-from gpuplane.cli.output_files import write_output
+from gpuplane.cli.output_files import require_output, write_output
 from gpuplane.cli.simulate_files import read_jobs
 from gpuplane.cli.simulate_types import read_types
 from gpuplane.cli.terminal import Console, count, prefixed
@@ -37,9 +38,12 @@ from kubekit.yaml_documents import load_all_yaml
 
 _DUPLICATE: Final = "GP117"
 _MOST_NAMED: Final = 5  # claims in one line
+_NAME_A_FILE: Final = "name a file that can be written"
 
 
 def nodes(options: Namespace, screen: Console) -> int:
+    if options.html is not None:
+        require_output(options.html, option="--html", cure=_NAME_A_FILE)
     question = _read(options, screen)
     if not question.pools:
         cure = "a Provisioner of karpenter.sh/v1alpha5 or a NodePool of karpenter.sh/v1 or v1beta1"
@@ -55,23 +59,39 @@ def nodes(options: Namespace, screen: Console) -> int:
             screen.say(f"the NodeOverlay {name} is not applied: {verdict.message}")
     ours = decide_purchase(asks, offers)
     unaware = msgspec.structs.replace(question, sharing=msgspec.structs.replace(question.sharing, known=False))
-    offers, _ = overlaid(_offers(unaware, catalogue, options, asks), question.overlays)
-    theirs = decide_as_karpenter(counted_in_gpus(asks, rules), offers)
+    their_offers, _ = overlaid(_offers(unaware, catalogue, options, asks), question.overlays)
+    in_gpus = counted_in_gpus(asks, rules)
+    theirs = decide_as_karpenter(in_gpus, their_offers)
     if question.overlays:
         prices += ", with NodeOverlays"
     if options.html is not None:
-        page = nodes_page(ours, theirs, draw(ours.nodes, asks), prices)
-        write_output(options.html, page.encode(), option="--html", cure="name a file that can be written")
+        parts = parts_of(asks)
+        curves = (
+            price_curve(asks, parts, ours, lambda some: decide_purchase(some, offers)),
+            price_curve(in_gpus, parts, theirs, lambda some: decide_as_karpenter(some, their_offers)),
+        )
+        facts = _facts(question, asks, prices)
+        page = nodes_page(ours, theirs, draw(ours.nodes, asks), curves, options.command_line, facts)
+        write_output(options.html, page.encode(), option="--html", cure=_NAME_A_FILE)
     if options.output != "text":
         screen.print(as_document("NodePurchase", _as_json(ours, theirs, prices), options.output))
     else:
-        facts = (count(len(asks), "pod"), count(len(question.pools), "node pool"), f"prices {prices}")
-        screen.print(f"nodes    {'   '.join(facts)}")
+        numbers = (count(len(asks), "pod"), count(len(question.pools), "node pool"), f"prices {prices}")
+        screen.print(f"nodes    {'   '.join(numbers)}")
         screen.print()
         _show(ours, theirs, screen)
     if options.html is not None:
         screen.say(f"wrote {options.html}")
     return 0
+
+
+def _facts(question: NodeQuestion, asks: Sequence[PodAsk], prices: str) -> dict[str, str]:
+    """Return what the purchase is made of, in words."""
+    return {
+        "Pods": count(len(asks), "pod"),
+        "Node pools": ", ".join(pool.name for pool in question.pools),
+        "Prices": f"{prices}, dollars an hour",
+    }
 
 
 def _offers(

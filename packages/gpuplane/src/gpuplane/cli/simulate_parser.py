@@ -56,6 +56,7 @@ def add_simulate(commands: Any) -> None:
     packing.add_argument("--arrival-order", type=Path, metavar="FILE", help="names of the pods that arrive, one a line")
     packing.add_argument("--node-order", type=Path, metavar="FILE", help="names of all nodes, the preferred ones first")
     packing.add_argument("--placements", type=Path, metavar="FILE", help="write a CSV of where each pod went")
+    packing.add_argument("--html", type=Path, metavar="FILE", help="also write a page for a browser, with curves")
     packing.set_defaults(command=lazy("simulate", "packing"))
     nodes = _add_nodes(experiments)
 
@@ -67,6 +68,7 @@ def add_simulate(commands: Any) -> None:
         f"{pack} --policy tightest",
         f"{pack} --through scheduler",
         f"{pack} --compare scheduler",
+        f"{pack} --html packing.html",
         "gpuplane simulate packing --nodes n.csv --trace t.csv -o json",
     )
     examples(nodes, buy, f"{buy} --types t.csv", f"{buy} --html nodes.html", f"{buy} -o json")

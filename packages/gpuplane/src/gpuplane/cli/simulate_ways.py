@@ -30,13 +30,19 @@ class PackingWay(msgspec.Struct, frozen=True):
 
 
 class PackingRun(msgspec.Struct, frozen=True):
-    """`speed` is decisions a second. `outcome` is of an experiment without times, `occupation` of one with times."""
+    """`speed` is decisions a second. `outcome` is of an experiment without times, `occupation` of one with times.
+
+    `held` is the percent of all GPUs that pods held, by the percent that arrived, or by the seconds of an experiment
+    with times; `waiting` are the GPUs that waiting pods requested by these seconds.
+    """
 
     way: PackingWay
     speed: float
     placements: Sequence[PlacementRow]
     outcome: Outcome | None = None
     occupation: Occupation | None = None
+    held: Sequence[tuple[float, float]] = ()
+    waiting: Sequence[tuple[float, float]] = ()
 
 
 def read_way(text: str) -> PackingWay:

@@ -15,6 +15,7 @@ import msgspec
 
 from gpuplane.sharing.assignment import Assignment
 from gpuplane.sharing.busy import BusyGPUs
+from gpuplane.sharing.means import MeanOverTime
 from gpuplane.sharing.packing import MILLI, Job, PackingMachine, Placer
 
 
@@ -78,6 +79,8 @@ class DepartureExperiment:
         self._busy = BusyGPUs(placer.ledger.nodes())
         self._watt_seconds = 0
         self._held_seconds = self._held_seconds_waiting = self._waiting_seconds = 0
+        last = self.visits[-1].stay.arrives if self.visits else 0
+        self._held_means, self._waiting_means = (MeanOverTime(self._now, last) for _ in range(2))
 
     def steps(self) -> Iterator[None]:
         for number, visit in enumerate(self.visits):
@@ -134,10 +137,20 @@ class DepartureExperiment:
         seconds = now - self._now
         self._held_seconds += self._held * seconds
         self._watt_seconds += self._busy.watts * seconds
+        self._held_means.add(self._now, now, self._held)
+        self._waiting_means.add(self._now, now, self._waiting_load)
         if self._waiting_load:
             self._held_seconds_waiting += self._held * seconds
             self._waiting_seconds += seconds
         self._now = now
+
+    def curves(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+        """Return the percent of all GPUs that pods held, and the GPUs that waiting pods requested, over time.
+
+        Each point is (seconds since the first arrival, mean of a part of the time).
+        """
+        held = [(at, amount * 100 / self._total) for at, amount in self._held_means.means()]
+        return held, [(at, amount / MILLI) for at, amount in self._waiting_means.means()]
 
     def outcome(self) -> Occupation:
         first = self.visits[0].stay.arrives if self.visits else 0

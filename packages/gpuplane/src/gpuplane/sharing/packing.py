@@ -231,6 +231,10 @@ class Experiment:
             self._rows.setdefault(percent, []).append(round(held * 100 / self._total, 2))
             yield
 
+    def curve(self) -> list[tuple[float, float]]:
+        """Return (percent arrived, percent held), the mean over the arrivals of each percent."""
+        return [(float(percent), sum(some) / len(some)) for percent, some in sorted(self._rows.items())]
+
     def outcome(self) -> Outcome:
         # As in the published analysis: where no arrival rounds to a percent, its neighbours stand in.
         near = {row: self._rows.get(row - 1, []) + self._rows.get(row + 1, []) for row in ROWS}
