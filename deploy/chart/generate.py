@@ -35,6 +35,7 @@ from gpuplane.operator.autoscaler_install import ROLE_ANNOTATION
 from gpuplane.operator.installation import AUTOSCALER, MONITORING, PARTS, POD_SCHEDULER, SCHEDULER_NAMING
 from gpuplane.operator.manifest import parse
 from gpuplane.operator.monitoring import boards
+from gpuplane.sharing import POLICIES
 
 CHART: Final = Path(__file__).parent / "gpuplane"
 HEAD: Final = (
@@ -138,6 +139,12 @@ TOP: Final[dict[str, Schema]] = {
         "description": "The extender that places shares; kube-scheduler must be configured to call it.",
         "properties": {
             "enabled": _told(FLAG, "install it", True),
+            "nodePolicy": _told(
+                {"type": "string", "enum": ["", *POLICIES]},
+                f"how it and the pod scheduler choose nodes and their GPUs: {', '.join(POLICIES[:-1])} or "
+                f"{POLICIES[-1]}; empty for {POLICIES[0]}",
+                "",
+            ),
             "resources": _told(ANY, "requests and limits of its container; empty for those of gpuplane", {}),
         },
     },
@@ -396,7 +403,8 @@ def part_template(part: str, text: str) -> str:
         (f"image: {names.IMAGE.rpartition(':')[0]}\n", 'image: {{ include "gpuplane.image" . }}\n'),
         (
             "          args: [run, scheduler]\n",
-            f"          args: [run, scheduler{{{{ if {ASKED[POD_SCHEDULER]} }}}}, "
+            "          args: [run, scheduler{{ with (.Values.scheduler).nodePolicy }}, --node-policy={{ . }}{{ end }}"
+            f"{{{{ if {ASKED[POD_SCHEDULER]} }}}}, "
             f"--scheduler-name={names.SCHEDULER_NAME}"
             "{{- with .Values.podScheduler.defragmentation }}"
             "{{ if .enabled }}, --defragment{{ end }}"

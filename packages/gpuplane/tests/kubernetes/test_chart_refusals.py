@@ -31,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("with_helm")
             "operator.setSchedulerName=true,podScheduler.enabled=true,admission.enabled=false",
             "operator.setSchedulerName needs podScheduler.enabled and admission.enabled",
         ),
+        ("scheduler.nodePolicy=best", "nodePolicy"),
         ("devicePlugin.config.default=x", "there is no ConfigMap"),
         ("gdsEnabled=true", "gdsEnabled: GPUDirect Storage is not given to containers by this release; use: leave it"),
         ("gdrcopyEnabled=true,mofedEnabled=true", "mofedEnabled: MOFED is not given"),

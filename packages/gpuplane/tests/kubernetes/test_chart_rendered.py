@@ -178,8 +178,8 @@ def test_every_toleration_of_the_operators_chart_is_kept_when_values_add_one() -
     assert added == [*default, {"key": "own"}]
 
 
-def test_values_of_defragmentation_reach_the_scheduler() -> None:
-    """It is off with the pod scheduler alone, and each value is a flag."""
+def test_values_of_the_scheduler_are_its_flags() -> None:
+    """Defragmentation is off with the pod scheduler alone."""
 
     def args(*settings: str) -> list[str]:
         text = helm("template", "gpuplane", str(CHART), "--set", ",".join(("podScheduler.enabled=true", *settings)))
@@ -194,6 +194,17 @@ def test_values_of_defragmentation_reach_the_scheduler() -> None:
 
     always = ["run", "scheduler", "--scheduler-name=gpuplane"]
     assert args() == always
+    assert args("scheduler.nodePolicy=power") == [
+        "run",
+        "scheduler",
+        "--node-policy=power",
+        "--scheduler-name=gpuplane",
+    ]
+    assert args("podScheduler.enabled=false", "scheduler.nodePolicy=spread") == [
+        "run",
+        "scheduler",
+        "--node-policy=spread",
+    ]
     place = "podScheduler.defragmentation"
     values = {"enabled": "true", "movesPerHour": "3", "movesAtOnce": "2", "after": "5m", "coolDown": "2h"}
     assert args(*(f"{place}.{name}={value}" for name, value in values.items())) == [
