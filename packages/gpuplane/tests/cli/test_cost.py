@@ -8,6 +8,7 @@ import json
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -216,14 +217,18 @@ async def test_no_exporter_that_answers_is_an_error_with_a_cure(pods: tuple[str,
 def answering(status: str, body: bytes) -> Iterator[str]:
     """A server that gives every question one answer."""
     loop = asyncio.new_event_loop()
+    answered: list[asyncio.StreamWriter] = []
+
+    async def close() -> None:
+        server.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in answered), return_exceptions=True)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
         await writer.drain()
         writer.close()
-
-    import threading
+        answered.append(writer)
 
     server = loop.run_until_complete(asyncio.start_server(answer, "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever)
@@ -231,10 +236,9 @@ def answering(status: str, body: bytes) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
+        asyncio.run_coroutine_threadsafe(close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        server.close()
-        loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
 
