@@ -15,6 +15,7 @@ WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.p
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py) $(wildcard packages/gpuplane/tests/limiter/programs/test_*.py)
 # The commands of whole pages of the documentation; Jupyter for them is installed once, 190 MB.
 PAGES := packages/gpulab/tests/pages
+RERUNS := --reruns 1 --rerun-show-tracebacks
 # Scenarios for any cluster, and the product's own on a real one.
 ANY_CLUSTER := packages/tinykube/tests/conformance packages/tinykube/tests/clients
 REAL_CLUSTER := packages/gpuplane/tests/kubernetes $(ANY_CLUSTER)
@@ -28,27 +29,27 @@ demo:
 	@$(PYTHON) tools/environment.py demo
 	@$(BIN)/gpuplane demo
 
-# Two runs. The tests of the second start clusters of processes: where the machine was too busy for one, it is tried once
-# more, and the summary names it. The assertions of tests are compiled once, also where the environment has Python write
-# no bytecode: that takes ten seconds in each worker.
+# Two runs: the tests of the second start clusters of processes. Where the machine was too busy for a test, or it was blamed
+# for what an earlier one left open, it is tried once more, and the summary names it. The assertions of tests are compiled
+# once, also where the environment has Python write no bytecode: that takes ten seconds in each worker.
 test: export PYTHONDONTWRITEBYTECODE =
 test: setup lint
-	@$(BIN)/pytest --clusters without -n auto --dist loadfile --no-loadscope-reorder; others=$$?; \
-	$(BIN)/pytest --clusters only -n auto --dist loadfile --no-loadscope-reorder --reruns 1 --rerun-show-tracebacks && exit $$others
+	@$(BIN)/pytest --clusters without -n auto --dist loadfile --no-loadscope-reorder $(RERUNS); others=$$?; \
+	$(BIN)/pytest --clusters only -n auto --dist loadfile --no-loadscope-reorder $(RERUNS) && exit $$others
 
 # The same scenarios on real Kubernetes: built here once (Go 1.26, minutes), then started anew each time. On another
 # cluster: make test-kubernetes KUBECONFIG=FILE. What this machine cannot have is skipped, each test saying why. Real
 # controllers take turns as they like: what failed is tried once more, and the summary names it.
 test-kubernetes: setup kubernetes-packages
 ifeq ($(origin KUBECONFIG),command line)
-	$(BIN)/pytest --reruns 1 --rerun-show-tracebacks -n 2 --dist loadfile --cluster $(KUBECONFIG) $(ANY_CLUSTER)
+	$(BIN)/pytest $(RERUNS) -n 2 --dist loadfile --cluster $(KUBECONFIG) $(ANY_CLUSTER)
 else
 	$(BIN)/python -m tests.support.jupyter
 	$(BIN)/python -m tests.support.cuda_programs || echo "tests of programs for GPUs will be skipped"
 	$(BIN)/python -m tests.support.browser || echo "tests of the dashboard in a browser will be skipped"
 	$(BIN)/python -m tests.support.realkube build
-	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest --reruns 1 --rerun-show-tracebacks --cluster real $(WITH_PACKAGES) $(PAGES)
-	$(BIN)/pytest --reruns 1 --rerun-show-tracebacks -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
+	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest $(RERUNS) --cluster real $(WITH_PACKAGES) $(PAGES)
+	$(BIN)/pytest $(RERUNS) -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
 endif
 
 kubernetes-up: setup kubernetes-packages
