@@ -243,7 +243,7 @@ async def test_nodes_are_bought_by_the_prices_and_the_resources_of_overlays() ->
     assert world.events("AllocatableDiffers") == []
     # Four GPUs for 0.1 $ an hour, as `gpuplane cost` has it.
     [node] = world.nodes()
-    price = bought_price(msgspec.convert(node, Node), 4)
+    price = bought_price(msgspec.convert(node, Node))
     assert price == HourPrice(0.1 / 4, "node pool gpu, on-demand at launch")
 
 

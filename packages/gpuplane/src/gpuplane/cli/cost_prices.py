@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,47 +89,57 @@ def node_prices(nodes: Iterable[Node]) -> GPUPrices:
 
     A model has the lowest price of the listed types, for nodes that ended.
     """
-    from gpuplane.autoscaler.providers.aws_types import AMD64, ARM64, MODELS, PRICED
-
-    listed = f"AWS list on demand ({PRICED})"
-    of_type: dict[str, float] = {}
-    of_model: dict[str, HourPrice] = {}
-    gpus: dict[str, int] = {}
-    for name, _, _, _, gpu, count, mib, _, _, dollars in (*AMD64, *ARM64):
-        if count:
-            gpus[name], of_type[name] = count, dollars / count
-            model = MODELS.get((gpu, mib), ("", 0))[0]
-            before = of_model.get(model)
-            if before is None or of_type[name] < before.dollars:
-                of_model[model] = HourPrice(of_type[name], listed)
+    listed, of_model = _listed()
     priced: dict[str, HourPrice] = {}
     of_cloud = False
     for node in nodes:
         kind = node.metadata.labels.get(TYPE_LABEL, "")
-        of_cloud = of_cloud or kind in of_type
-        if (found := bought_price(node, gpus.get(kind, 0))) is not None:
+        of_cloud = of_cloud or kind in listed
+        if (found := bought_price(node)) is not None:
             priced[node.metadata.name] = found
-        elif kind in of_type:
+        elif kind in listed:
+            gpus, dollars, source = listed[kind]
             spot = ", of a spot node" if node.metadata.labels.get(CAPACITY_TYPE_LABEL) == SPOT else ""
-            priced[node.metadata.name] = HourPrice(of_type[kind], listed + spot)
+            priced[node.metadata.name] = HourPrice(dollars / gpus, source + spot)
     # Without a node of the cloud the hardware is the user's own, and the cloud's prices would mislead.
     return GPUPrices(priced, of_model if of_cloud else {})
 
 
-def bought_price(node: Node, gpus: int) -> HourPrice | None:
-    """Return the price at which a node pool bought a node, by GPU; None for a node that no pool bought.
+@lru_cache(1)
+def _listed() -> tuple[dict[str, tuple[int, float, str]], dict[str, HourPrice]]:
+    """Return the listed types with GPUs: their GPUs, dollars an hour, and the list; and the lowest price by model."""
+    from gpuplane.autoscaler.providers.aws_types import AMD64, ARM64, MODELS, PRICED  # late: only for prices
 
-    Args:
-        gpus: the GPUs of the node's type, 0 for a type that is not listed.
-    """
+    source = f"AWS list on demand ({PRICED})"
+    types: dict[str, tuple[int, float, str]] = {}
+    models: dict[str, HourPrice] = {}
+    for name, _, _, _, gpu, count, mib, _, _, dollars in (*AMD64, *ARM64):
+        if count:
+            types[name] = count, dollars, source
+            model = MODELS.get((gpu, mib), ("", 0))[0]
+            before = models.get(model)
+            if before is None or dollars / count < before.dollars:
+                models[model] = HourPrice(dollars / count, source)
+    return types, models
+
+
+def node_gpus(node: Node) -> int:
+    """Return the GPUs of a node by its labels; 0 where they do not say."""
     labels = node.metadata.labels
-    pool = labels.get(POOL_LABEL) or labels.get(PROVISIONER_LABEL, "")
     text = labels.get(f"{INSTANCE_LABEL_PREFIX}gpu-count", "")
-    number = int(text) if text.isdecimal() and len(text) < 6 else gpus
+    if text.isdecimal() and len(text) < 6:
+        return int(text)
+    return _listed()[0].get(labels.get(TYPE_LABEL, ""), (0, 0.0, ""))[0]
+
+
+def bought_price(node: Node) -> HourPrice | None:
+    """Return the price at which a node pool bought a node, by GPU; None for a node that no pool bought."""
+    labels = node.metadata.labels
+    pool, gpus = labels.get(POOL_LABEL) or labels.get(PROVISIONER_LABEL, ""), node_gpus(node)
     try:
         dollars = float(node.metadata.annotations.get(names.PRICE_ANNOTATION, "nan"))
     except ValueError:
         return None
-    if not pool or not number or not 0 <= dollars < math.inf:
+    if not pool or not gpus or not 0 <= dollars < math.inf:
         return None
-    return HourPrice(dollars / number, f"node pool {pool}, {labels.get(CAPACITY_TYPE_LABEL) or 'unknown'} at launch")
+    return HourPrice(dollars / gpus, f"node pool {pool}, {labels.get(CAPACITY_TYPE_LABEL) or 'unknown'} at launch")

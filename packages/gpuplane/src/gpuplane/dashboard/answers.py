@@ -15,6 +15,8 @@ from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.costs import CostFacts
 from gpuplane.dashboard.documents import explained_document, node_document, pod_use
 from gpuplane.dashboard.mine import NamespaceFacts
+from gpuplane.dashboard.pools import NodePoolFacts
+from gpuplane.dashboard.upgrades import read_operands, upgrades_document
 from kubekit.api.core import Event
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden
@@ -32,6 +34,7 @@ class PageFacts:
         self._use = use
         self._follower = follower
         self._costs = CostFacts(client, time.monotonic)
+        self._pools = NodePoolFacts(client, time.monotonic)
         self._namespaces = NamespaceFacts(client, follower, use, time.monotonic)
         self._explaining = asyncio.Lock()
         self._waiting: tuple[float, list[dict[str, Any]]] | None = None
@@ -56,6 +59,14 @@ class PageFacts:
     async def cost(self, by: str, since: str) -> dict[str, Any]:
         """Return what GPUs cost. Raises InvalidInput for an unknown grouping or time."""
         return await self._costs.cost(by, since)
+
+    async def upgrades(self) -> dict[str, Any]:
+        """Return the upgrades of drivers by node, and those of the operands."""
+        return upgrades_document(self._follower.seen(), await read_operands(self._client))
+
+    async def pools(self) -> dict[str, Any]:
+        """Return the node pools with their nodes, launches and events."""
+        return await self._pools.pools(self._follower.seen().pools)
 
     async def waiting(self) -> list[dict[str, Any]]:
         """Return the explanations of the pods that wait longest, the longest first."""

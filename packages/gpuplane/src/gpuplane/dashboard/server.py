@@ -52,6 +52,8 @@ class PageAnswers(Protocol):
     async def waiting(self) -> list[dict[str, Any]]: ...
     async def mine(self, namespace: str) -> dict[str, Any]: ...
     async def cost(self, by: str, since: str) -> dict[str, Any]: ...
+    async def upgrades(self) -> dict[str, Any]: ...
+    async def pools(self) -> dict[str, Any]: ...
 
 
 def application(board: Board, answers: PageAnswers, key: str, hosts: Iterable[str]) -> ASGIApp:
@@ -97,10 +99,18 @@ def application(board: Board, answers: PageAnswers, key: str, hosts: Iterable[st
     async def mine(request: Request) -> Response:
         return await _answered(lambda: answers.mine(request.query_params.get("ns", "")))
 
+    async def upgrades(request: Request) -> Response:
+        return await _answered(answers.upgrades)
+
+    async def pools(request: Request) -> Response:
+        return await _answered(answers.pools)
+
     routes = [
         Route("/", page),
         Route("/cost", page),
         Route("/mine", page),
+        Route("/upgrades", page),
+        Route("/pools", page),
         Route("/node/{name}", page),
         Route("/pod/{namespace}/{name}", page),
         Route("/page/{name}", file),
@@ -111,6 +121,8 @@ def application(board: Board, answers: PageAnswers, key: str, hosts: Iterable[st
         Route("/api/waiting", waiting),
         Route("/api/cost", cost),
         Route("/api/mine", mine),
+        Route("/api/upgrades", upgrades),
+        Route("/api/pools", pools),
     ]
     return _Guard(Starlette(routes=routes), key, frozenset(hosts))
 

@@ -7,6 +7,8 @@ import { FirstPage } from "./first.js";
 import { Live } from "./live.js";
 import { nodePage } from "./node.js";
 import { podPage } from "./pod.js";
+import { poolsPage } from "./pools.js";
+import { upgradesPage } from "./upgrades.js";
 
 const main = document.getElementById("main");
 const field = document.getElementById("words");
@@ -59,7 +61,7 @@ function route(moved) {
   if (moved) { main.focus({ preventScroll: true }); scrollTo(0, 0); }
 }
 
-const PAGES = { node: nodePage, pod: podPage, cost: costPage, mine: minePage };
+const PAGES = { node: nodePage, pod: podPage, cost: costPage, mine: minePage, upgrades: upgradesPage, pools: poolsPage };
 
 // Fetch what a page is about. Another address chosen meanwhile wins.
 async function read([kind, ...names], address) {
