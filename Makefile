@@ -11,7 +11,8 @@ KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworki
 # Tests of `make test` that need these packages, NVIDIA's runtime, Numba and CuPy (installed once, 1 GB), Playwright, or
 # what was built for the real cluster; skipped where it is missing.
 WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py \
-    cli/test_completion.py cli/test_answer_pages.py dashboard/test_browser.py) tests/browser \
+    cli/test_completion.py cli/test_answer_pages.py cli/test_status_report.py dashboard/test_browser.py) \
+    tests/browser \
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py) $(wildcard packages/gpuplane/tests/limiter/programs/test_*.py)
 # The commands of whole pages of the documentation; Jupyter for them is installed once, 190 MB.
 PAGES := packages/gpulab/tests/pages
