@@ -30,8 +30,9 @@ sys.path.append(str(ROOT))
 
 from figures import show  # noqa: E402
 from gpulab.clusters import down, up  # noqa: E402
-from gpulab.kubernetes.binaries import SETS, Unavailable, directory  # noqa: E402
+from gpulab.kubernetes.binaries import SETS, directory  # noqa: E402
 from gpulab.kubernetes.control_plane import ControlPlane  # noqa: E402
+from gpulab.kubernetes.unavailable import Unavailable  # noqa: E402
 from gpuplane import names  # noqa: E402
 from gpuplane.scheduler.configuration import kube_configuration  # noqa: E402
 from kubekit.api.core import Pod  # noqa: E402

@@ -24,7 +24,7 @@ sys.path.append(str(ROOT))
 
 from burst import CLUSTERS, GPUS, given_to_ours  # noqa: E402
 from figures import show  # noqa: E402
-from gpulab.kubernetes.binaries import Unavailable  # noqa: E402
+from gpulab.kubernetes.unavailable import Unavailable  # noqa: E402
 from gpuplane.scheduler.component import LEASE  # noqa: E402
 from kubekit.api.core import LeaseObject, Pod  # noqa: E402
 from kubekit.kube import Client  # noqa: E402

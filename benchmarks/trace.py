@@ -23,7 +23,7 @@ from typing import Any
 
 from burst import CLUSTERS
 from figures import show
-from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.unavailable import Unavailable
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.cli.simulate_files import read_jobs, read_machines

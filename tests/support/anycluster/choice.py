@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from gpulab.kubernetes.binaries import Unavailable
 from gpulab.kubernetes.control_plane import ControlPlane, free_ports
+from gpulab.kubernetes.unavailable import Unavailable
 from tests.support.anycluster import embedded, extender
 from tests.support.anycluster.api import Access, Api
 

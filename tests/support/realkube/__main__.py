@@ -17,9 +17,9 @@ from deploy.image.gpuplane_image import ImageError
 from deploy.image.gpuplane_image.images import composed_layers, default_cache
 from gpulab.distribution import GPUPLANE
 from gpulab.kubernetes import binaries
-from gpulab.kubernetes.binaries import Unavailable
 from gpulab.kubernetes.control_plane import ControlPlane
 from gpulab.kubernetes.node import KubernetesNode, wait_ready
+from gpulab.kubernetes.unavailable import Unavailable
 from gpuplane import names
 from kubekit.errors import KubekitError
 from tests.support.realkube import images, workloads

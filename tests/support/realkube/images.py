@@ -8,9 +8,9 @@ from typing import Final
 
 from deploy.image.gpuplane_image import ImageError
 from deploy.image.gpuplane_image.images import VECTORADD, build, small_image, vectoradd_image
-from gpulab.kubernetes.binaries import Unavailable
 from gpulab.kubernetes.configuration import PAUSE_IMAGE
 from gpulab.kubernetes.node import KubernetesNode
+from gpulab.kubernetes.unavailable import Unavailable
 from gpuplane import names
 
 BUSYBOX: Final = "localhost/busybox:1"

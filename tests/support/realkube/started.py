@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpulab.kubernetes.binaries import Unavailable
 from gpulab.kubernetes.control_plane import ControlPlane
+from gpulab.kubernetes.unavailable import Unavailable
 
 
 @contextlib.contextmanager

@@ -17,9 +17,9 @@ from typing import Final
 
 import pytest
 
-from gpulab.kubernetes.binaries import Unavailable
 from gpulab.kubernetes.control_plane import ControlPlane
 from gpulab.kubernetes.node import KubernetesNode, wait_ready
+from gpulab.kubernetes.unavailable import Unavailable
 from gpulab.watching import node_is_ready
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode

@@ -17,7 +17,7 @@ from typing import Final
 from deploy.image.gpuplane_image import ImageError, compose, debian
 from deploy.image.gpuplane_image.images import composed_layers, default_cache, epoch
 from deploy.image.gpuplane_image.layer import Layer, write_layer
-from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.unavailable import Unavailable
 from tests.support import jupyter
 from tests.support.gpu_programs import LOOK
 from tests.support.realkube.registry import Registry

@@ -14,6 +14,7 @@ from kubekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tinykube.cluster.directory import ClusterDirectory
+    from tinykube.kubelet.server import CallerCertificate
 
 
 def _directory(options: Namespace, component: str) -> ClusterDirectory:
@@ -24,14 +25,26 @@ def _directory(options: Namespace, component: str) -> ClusterDirectory:
     return ClusterDirectory.of_config(GPUPLANE, options.config)
 
 
+def _caller(directory: ClusterDirectory, name: str) -> CallerCertificate:
+    from gpulab.kubernetes.pki import kubelet_caller
+
+    return kubelet_caller(directory.pki, name)
+
+
 async def run_cluster(options: Namespace) -> None:
     """Run the control plane of the cluster of `options.config`, its `cluster.json`.
 
     Raises UsageError without it, Terminal when the port is taken or the data cannot be read.
     """
+    directory = _directory(options, "cluster")
+    if directory.spec().kubernetes:
+        from gpulab.kubernetes.process import run_control_plane
+
+        await run_control_plane(directory)
+        return
     from tinykube.controlplane import EmbeddedControlPlane
 
-    await EmbeddedControlPlane(_directory(options, "cluster")).run()
+    await EmbeddedControlPlane(directory).run()
 
 
 async def run_supervisor(options: Namespace) -> None:
@@ -80,6 +93,7 @@ async def run_kubelet(options: Namespace) -> None:
         kubeconfig=options.kubeconfig,
         token=cluster.kubelet_token.read_text().strip(),
         settings=node.kubelet,
+        caller=_caller(cluster, node.name) if spec.kubernetes else None,
     )
 
 
@@ -111,4 +125,5 @@ async def run_light_nodes(options: Namespace) -> None:
         machine=spec.light_machine,
         token=cluster.kubelet_token.read_text().strip(),
         renew_seconds=spec.renew_seconds,
+        caller=_caller(cluster, "light-nodes") if spec.kubernetes else None,
     )

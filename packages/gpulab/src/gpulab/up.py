@@ -31,6 +31,8 @@ from tinykube.cluster.directory import ClusterDirectory
 SYSTEM: Final = (MachineSpec(name="system", machine="cpu-ubuntu24"),)
 """The nodes of a cluster with a cloud: one without GPUs, for what runs besides GPU pods."""
 _CLOUD_SECONDS: Final = 120.0  # 8 where nothing else runs, most of it moto's import
+EMBEDDED_SECONDS: Final = 30.0  # until the API server answers; usually 1
+REAL_SECONDS: Final = 240.0  # usually 6
 _POLL_SECONDS: Final = 0.05
 
 
@@ -38,6 +40,7 @@ def up(options: Namespace, screen: Console) -> int:
     if options.list_machines:
         return _list_machines(options, screen)
     require_form(options.output, ("text", "json", "yaml", "name"), "a started cluster")
+    release = _release(options)
     components = cloud_components(options)
     spec = ClusterSpec(
         name=options.name,
@@ -48,13 +51,55 @@ def up(options: Namespace, screen: Console) -> int:
         scheduler_config=str(options.scheduler_config.absolute()) if options.scheduler_config else "",
         images=image_directories(options.image),
         components=components,
+        kubernetes=release,
     )
+    if release:
+        from gpulab.kubernetes.preflight import look, planned, require
+
+        facts = look()
+        if options.dry_run:
+            for line in planned(facts, spec):
+                screen.print(line)
+            return 0
+        require(facts)
+        build_programs(screen)
     return asyncio.run(_up(spec, options, screen))
+
+
+def _release(options: Namespace) -> str:
+    """Return the release of --kubernetes, empty without it. Raises UsageError for options that go with the other kind
+    of cluster.
+    """
+    if not options.kubernetes:
+        if options.dry_run:
+            raise UsageError(
+                "only a real Kubernetes is built", where="--dry-run", cure="add --kubernetes, or leave it out"
+            )
+        return ""
+    from gpulab.kubernetes.preflight import find_release
+
+    for name, why in (("persist", "etcd has all objects on disk"), ("cloud", "the cloud is the embedded cluster's")):
+        if getattr(options, name):
+            raise UsageError(f"{why}", where=f"--{name} with --kubernetes", cure=f"leave out --{name}")
+    return find_release(options.kubernetes)
+
+
+def build_programs(screen: Console) -> None:
+    """Build the programs of a real control plane that are missing. Raises Unavailable."""
+    from gpulab.kubernetes import binaries
+    from gpulab.kubernetes.control_plane import SETS
+
+    for name in SETS:
+        binaries.build(name, lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
 
 
 async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
     began = time.monotonic()
-    handle = await start(spec, progress=lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
+    handle = await start(
+        spec,
+        progress=lambda text: screen.say(f" {screen.glyph('wait')} {text}"),
+        timeout=REAL_SECONDS if spec.kubernetes else EMBEDDED_SECONDS,
+    )
     address = None
     if spec.components:
         screen.say(f" {screen.glyph('wait')} starting the simulated cloud")
@@ -65,7 +110,8 @@ async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
         screen.print(handle.name if named else as_document("Cluster", describe(handle, address), options.output))
         screen.out.flush()
     else:
-        screen.print(f"{screen.glyph('good')} cluster {handle.name} answers on {handle.server} after {took:.1f}s")
+        what = f"cluster {handle.name}" + (f" of Kubernetes {spec.kubernetes}" if spec.kubernetes else "")
+        screen.print(f"{screen.glyph('good')} {what} answers on {handle.server} after {took:.1f}s")
         if handle.containers is not None:
             screen.print(f"  containers: {handle.containers}")
         screen.say("Try:")
@@ -156,6 +202,7 @@ def describe(handle: ClusterHandle, address: CloudAddress | None = None) -> dict
         "directory": str(handle.directory),
         "nodes": [{"name": node.name, "machine": node.machine} for node in handle.spec.nodes],
         "lightNodes": handle.spec.light_nodes,
+        "kubernetes": handle.spec.kubernetes,
         "containers": None if mode is None else {"isolation": mode.isolation.value, "lacks": mode.lacks},
         "running": True,
     } | cloud
@@ -264,6 +311,13 @@ def machine_names(words: Sequence[str]) -> list[str]:
     """The machines that can be simulated, for completion: as NAME=MACHINE behind a name."""
     name, equals, _ = words[-1].rpartition("=")
     return [f"{name}{equals}{machine}" for machine in machines()]
+
+
+def releases(words: Sequence[str]) -> list[str]:
+    """The releases of Kubernetes that can be built, for completion."""
+    from gpulab.kubernetes.binaries import version
+
+    return [version("kubernetes").removeprefix("v").rpartition(".")[0]]
 
 
 def cluster_names(words: Sequence[str]) -> list[str]:

@@ -59,6 +59,17 @@ def add_commands(commands: Any) -> None:
         metavar="FILE",
         help="a launch template of the cloud, in the form of aws ec2 create-launch-template; may be given again",
     )
+    release = up.add_argument(
+        "--kubernetes",
+        default="",
+        metavar="RELEASE",
+        help="run the API server, etcd, controller manager and scheduler of this release of Kubernetes, such as 1.36; "
+        "they are built from their Go modules once, in minutes",
+    )
+    completed(release, "gpulab.up:releases")
+    up.add_argument(
+        "--dry-run", action="store_true", help="with --kubernetes: print what would be built and started, and end"
+    )
     up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
     up.add_argument(
         "--list-machines",
@@ -99,6 +110,7 @@ def add_commands(commands: Any) -> None:
         "gpuplane up --node h100-ubuntu22 --node big=a10g-rhel9",
         "gpuplane up --light-nodes 1000",
         "gpuplane up --cloud --detach",
+        "gpuplane up --kubernetes 1.36 --dry-run",
         "gpuplane up --list-machines -o wide",
     )
     examples(down, "gpuplane down", "gpuplane down demo --keep-files")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpulab.kubernetes import binaries
-from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.unavailable import Unavailable
 from tests.support import pages
 from tests.support.pages import PageShell
 

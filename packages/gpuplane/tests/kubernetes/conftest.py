@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpulab.kubernetes import binaries
-from gpulab.kubernetes.binaries import Unavailable
 from gpulab.kubernetes.control_plane import ControlPlane
 from gpulab.kubernetes.node import KubernetesNode, wait_ready
+from gpulab.kubernetes.unavailable import Unavailable
 from kubekit.kube import Client
 from tests.support.realkube import images
 from tests.support.realkube.life import Life, live

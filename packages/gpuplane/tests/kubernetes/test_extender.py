@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from gpulab.kubernetes.binaries import Unavailable
 from gpulab.kubernetes.control_plane import ControlPlane
+from gpulab.kubernetes.unavailable import Unavailable
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.scheduler.configuration import printed

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from gpulab.kubernetes import binaries
-from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.unavailable import Unavailable
 from gpulab.watching import node_is_ready
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy

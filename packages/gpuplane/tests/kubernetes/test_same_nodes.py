@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpulab.kubernetes.binaries import Unavailable
 from gpulab.kubernetes.control_plane import ControlPlane
+from gpulab.kubernetes.unavailable import Unavailable
 from kubekit.api.core import Namespace, Node, Pod
 from kubekit.api.meta import Resource
 from kubekit.http_server import HttpAnswer, serving

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpulab.kubernetes import binaries
-from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.unavailable import Unavailable
 from kubekit.api.core import DaemonSet, Event, Namespace
 from kubekit.kube import Client
 from tests.support.realkube import files

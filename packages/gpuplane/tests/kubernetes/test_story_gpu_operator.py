@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.unavailable import Unavailable
 from gpuplane import names
 from kubekit.api.core import Node, Pod
 from kubekit.kube import Client

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpulab.kubernetes import binaries
-from gpulab.kubernetes.binaries import Unavailable
+from gpulab.kubernetes.unavailable import Unavailable
 from gpuplane import names
 from kubekit.api.core import Namespace, Node
 from kubekit.kube import Client

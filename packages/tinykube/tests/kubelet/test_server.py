@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
 import os
+import ssl
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 import pytest
 
+from kubekit.kube.certificates import CLIENT, Validity, issue, make_authority
 from tests.support.until import until
 from tinykube.kubelet.execute import exit_status
 from tinykube.kubelet.pod import KubeletProbe
 from tinykube.kubelet.probes import ProbeTally, judge
-from tinykube.kubelet.server import HttpProblem, KubeletBackend, KubeletServer, LogFile
+from tinykube.kubelet.server import CallerCertificate, HttpProblem, KubeletBackend, KubeletServer, LogFile
 from tinykube.kubelet.websocket import Closed, WebSocket, accept_key, frame
 
 
-async def get(port: int, target: str, *headers: str) -> tuple[int, str]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def get(port: int, target: str, *headers: str, tls: ssl.SSLContext | None = None) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
     lines = "".join(f"{header}\r\n" for header in headers)
     writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
     head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
     writer.close()
+    await writer.wait_closed()
     return int(head.split()[1]), body
 
 
@@ -115,6 +120,40 @@ async def test_the_token_is_asked_for() -> None:
     assert (await get(port, "/pods", "Authorization: Bearer secret")) == (200, "{}")
     assert (await get(port, "/healthz"))[0] == 200
     await server.stop()
+
+
+async def test_only_the_api_server_of_the_cluster_is_answered_by_https(tmp_path: Path) -> None:
+    """The holder of another certificate of the same authority is a user of the cluster."""
+    now = datetime.datetime.now(datetime.UTC)
+    validity = Validity(now - datetime.timedelta(hours=1), now + datetime.timedelta(hours=1))
+    authority = make_authority("cluster", validity)
+    (tmp_path / "ca.crt").write_bytes(authority.certificate_pem)
+
+    def issued(name: str, **more: Any) -> tuple[Path, Path]:
+        made = issue(authority, name, validity, **more)
+        certificate, key = tmp_path / f"{name}.crt", tmp_path / f"{name}.key"
+        certificate.write_bytes(made.certificate_pem)
+        key.write_bytes(made.key_pem)
+        return certificate, key
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca.crt"))
+    context.load_cert_chain(*issued("kubelet", hosts=("127.0.0.1",)))
+    context.verify_mode = ssl.CERT_REQUIRED
+    backend = KubeletBackend(
+        log_file=lambda *_: LogFile(tmp_path, lambda: False),
+        exec_command=lambda *_: [],
+        pods=lambda: b"{}",
+        now=lambda: 0.0,
+    )
+    server = KubeletServer(backend, "secret", CallerCertificate(context, "caller"))
+    port = await server.start()
+    client = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    try:
+        for name, answer in (("caller", (200, "{}")), ("jane", (401, "Unauthorized"))):
+            client.load_cert_chain(*issued(name, usages=(CLIENT,)))
+            assert await get(port, "/pods", "Authorization: Bearer secret", tls=client) == answer
+    finally:
+        await server.stop()
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536])

@@ -1,7 +1,7 @@
 """The programs of a real cluster, built once from the published Go modules that `modules/` pins, and kept in a cache.
 
 A set's directory in the cache is named by the digest of its go.mod and go.sum, so a new version is built again and
-two checkouts share what is the same. It appears whole or not at all: a build that was killed leaves nothing.
+two checkouts share what is the same. It appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from typing import Final
 
 import msgspec
 
-from kubekit.errors import Terminal
+from gpulab.kubernetes.go import find_go
+from gpulab.kubernetes.unavailable import Unavailable
 
 MODULES: Final = Path(__file__).parent / "modules"
 PROXY_HINT: Final = "see `go env GOPROXY`; an earlier build that is in the cache needs no network"
-
-
-class Unavailable(Terminal):
-    """Something that a real cluster needs is not on this machine; the tests that need it are skipped, saying this."""
+FULL: Final = "free some space; XDG_CACHE_HOME and GOCACHE name other directories"
+_TOLD_S: Final = 30.0
 
 
 class Set(msgspec.Struct, frozen=True):
@@ -110,32 +109,28 @@ def built(name: str) -> bool:
 
 
 def build(name: str, progress: Callable[[str], None] = lambda _: None) -> Path:
-    """The directory with a set's programs; built when they are not there, which takes minutes.
+    """Return the directory with a set's programs; they are built when they are missing, which takes minutes.
+
+    `progress` gets a line for each program, and one every half minute. A build that was interrupted goes on with the
+    next program, and Go has in its own cache what it compiled of that one.
 
     Raises Unavailable: no Go, no module proxy, or the compiler's error.
     """
     if built(name):
         return directory(name)
-    go = shutil.which("go")
-    if go is None:
-        raise Unavailable(
-            "there is no Go to build Kubernetes with", where="PATH", cure="install Go 1.26 or newer (go.dev/dl)"
-        )
     place = directory(name)
     place.parent.mkdir(parents=True, exist_ok=True)
     with _alone(place):
         if built(name):
             return place
-        progress(f"building {name} {version(name)}: once, it takes minutes")
-        began = time.monotonic()
-        new = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place.parent))
-        try:
-            _compile(go, name, new)
-            shutil.rmtree(place, ignore_errors=True)
-            new.rename(place)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-        progress(f"built {name} {version(name)} in {time.monotonic() - began:.0f} s")
+        go = find_go(cache().with_name("go"), progress)
+        new = place.with_name(f".{place.name}.new")
+        new.mkdir(exist_ok=True)
+        for path, program in SETS[name].programs.items():
+            if not (new / program).exists():
+                _compile(go, name, path, new / program, progress)
+        shutil.rmtree(place, ignore_errors=True)
+        new.rename(place)
     return place
 
 
@@ -147,27 +142,49 @@ def _alone(place: Path) -> Iterator[None]:
         yield
 
 
-def _compile(go: str, name: str, output: Path) -> None:
-    chosen = SETS[name]
+def _compile(go: str, name: str, path: str, output: Path, progress: Callable[[str], None]) -> None:
+    """Write a program whole or not at all. Raises Unavailable."""
+    module, number, partly = MODULES / SETS[name].module, version(name), output.with_name(f".{output.name}")
+    program = f"{output.name} {number}"
+    progress(f"building {program}")
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as errors:
+        command = [go, "build", *_flags(name), "-o", str(partly), path]
+        with subprocess.Popen(
+            command, cwd=module, env=_environment(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+        ) as compiler:
+            while (code := _ended(compiler)) is None:
+                progress(f"building {program}: {time.monotonic() - began:.0f} s so far")
+        errors.seek(0)
+        said = errors.read()
+    if code:
+        lines = [line.strip() for line in said.splitlines() if line.strip()] or [f"exit status {code}"]
+        network = any(word in said for word in ("dial tcp", "no such host", "proxyconnect", "i/o timeout"))
+        full = "no space left on device" in said
+        raise Unavailable(
+            f"{name} {number} cannot be built: {lines[-1]}",
+            where=f"go build {path}",
+            cure=FULL if full else PROXY_HINT if network else f"see the output of `go build {path}` in {module}",
+        )
+    partly.rename(output)
+    progress(f"built {program} in {time.monotonic() - began:.0f} s")
+
+
+def _ended(compiler: subprocess.Popen[bytes]) -> int | None:
+    """Return the compiler's exit status; None when it works for half a minute more."""
+    try:
+        return compiler.wait(_TOLD_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _flags(name: str) -> tuple[str, ...]:
     number = version(name)
     major, minor, *_ = number.removeprefix("v").split(".")
-    variables = ["-X " + text.format(version=number, major=major, minor=minor) for text in chosen.variables]
-    common = ("-trimpath", "-buildvcs=false", "-ldflags", " ".join(("-s -w", *variables)))
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "auto"}
-    for path, program in chosen.programs.items():
-        done = subprocess.run(
-            [go, "build", *common, "-o", str(output / program), path],
-            cwd=MODULES / chosen.module,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
-            network = any(word in done.stderr for word in ("dial tcp", "no such host", "proxyconnect", "i/o timeout"))
-            raise Unavailable(
-                f"{name} {number} cannot be built: {lines[-1].strip()}",
-                where=f"go build {path}",
-                cure=PROXY_HINT if network else f"see the output of `go build` in {MODULES / chosen.module}",
-            )
+    variables = ["-X " + text.format(version=number, major=major, minor=minor) for text in SETS[name].variables]
+    return ("-trimpath", "-buildvcs=false", "-ldflags", " ".join(("-s -w", *variables)))
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a build: go.sum has the checksums of all modules, and Go compares them."""
+    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "auto"}

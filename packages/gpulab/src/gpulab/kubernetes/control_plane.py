@@ -22,6 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -34,15 +35,19 @@ from tinykube.cluster.directory import RunningProcess
 
 HOST: Final = "127.0.0.1"
 SERVICES: Final = "10.96.0.0/16"
-PARTS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+API_SERVER: Final = "kube-apiserver"
+PARTS: Final = ("etcd", API_SERVER, "kube-controller-manager", "kube-scheduler")
+SETS: Final = ("etcd", "kubernetes")
+"""The sets of programs of a control plane."""
 _PATIENCE_S: Final = 240.0
+_DAY_S: Final = 86400.0
 _POLL_S: Final = 0.05
 _PORTS: Final = range(20000, 30240)
 _PORTS_OF_NETWORK: Final = 40
 Progress = Callable[[str], None]
 
 
-class State(msgspec.Struct):
+class PlaneState(msgspec.Struct):
     """A cluster's ports and processes, as stored between commands; `network`: the third byte of machines' addresses."""
 
     ports: dict[str, int]
@@ -51,11 +56,18 @@ class State(msgspec.Struct):
 
 
 class ControlPlane:
-    """One cluster's control plane. `fake_nodes` keeps nodes without a kubelet alive for a day; without them there is a
-    machine, and the API server reaches webhooks in pods.
+    """One cluster's control plane.
 
-    `scheduler_config` is a KubeSchedulerConfiguration's path; its kubeconfig is filled in. `features` are feature gates
-    of the API server to enable, and `apis` further versions for it to serve, as `scheduling.k8s.io/v1alpha2`.
+    Args:
+        fake_nodes: nodes without a kubelet live for a day, and the API server listens on loopback. Without them there
+            is a machine, and the API server reaches webhooks in pods.
+        scheduler_config: a KubeSchedulerConfiguration's path; its kubeconfig is filled in.
+        features: feature gates of the API server to enable.
+        apis: further versions for it to serve, as `scheduling.k8s.io/v1alpha2`.
+        pki: the directory of certificates, and `logs` that of logs, if they lie elsewhere.
+        port: of the API server; 0 takes a free one.
+        grace_seconds: how long a node may be silent; 0 for a day with fake nodes, else for Kubernetes' own.
+        tokens: a file of tokens, see `pki.tokens`.
     """
 
     def __init__(
@@ -66,16 +78,25 @@ class ControlPlane:
         scheduler_config: Path | None = None,
         features: Sequence[str] = (),
         apis: Sequence[str] = (),
+        pki: Path | None = None,
+        logs: Path | None = None,
+        port: int = 0,
+        grace_seconds: float = 0.0,
+        tokens: Path | None = None,
     ) -> None:
         self.directory = directory
-        self.pki = directory / "pki"
-        self.logs = directory / "logs"
+        self.pki = pki or directory / "pki"
+        self.logs = logs or directory / "logs"
+        self.grace_seconds = grace_seconds
+        self.tokens = tokens
         self.fake_nodes = fake_nodes
         self.scheduler_config = scheduler_config
         self.features = features
         self.apis = apis
         self._file = directory / "cluster.json"
         self.state = self._load()
+        if port:
+            self.state.ports[API_SERVER] = port
 
     # -- what others ask -------------------------------------------------------------------------------------------
     @property
@@ -116,18 +137,31 @@ class ControlPlane:
 
         Raises Unavailable when the programs cannot be built; Terminal with the log's last line when one ends.
         """
-        for part in ("etcd", "kubernetes"):
+        for part in SETS:
             binaries.build(part, progress)
+        self.write_files()
+        for part in PARTS:
+            self.start_part(part)
+            if part == API_SERVER:
+                progress("waiting for the API server")
+                self._ready()
+
+    def write_files(self) -> None:
+        """Make the directories, and the certificates and kubeconfigs that are missing."""
         for path in (self.directory, self.logs):
             path.mkdir(parents=True, exist_ok=True)
         pki.ensure(self.pki, (self.host_address,))
         for name in pki.CLIENTS:
             pki.kubeconfig(self.pki, name, self.url)
-        for part in PARTS:
-            self.start_part(part)
-            if part == "kube-apiserver":
-                progress("waiting for the API server")
-                self._ready()
+
+    def move_ports(self) -> None:
+        """Choose other ports for processes that do not run and whose port is another program's by now."""
+        if any(map(processes.alive, self.state.running.values())):
+            return
+        for name, port in self.state.ports.items():
+            if name != API_SERVER and not _is_free(port):
+                (self.state.ports[name],) = free_ports(1)
+        self._save()
 
     def start_part(self, part: str) -> None:
         """Starts one process, unless it runs."""
@@ -137,7 +171,7 @@ class ControlPlane:
         program = binaries.directory("etcd" if part == "etcd" else "kubernetes") / part
         arguments = getattr(self, "_" + part.replace("-", "_"))()
         pid = spawn([str(program), *arguments], self.logs / f"{part}.log")
-        self.state.running[part] = RunningProcess(pid, processes.started(pid) or 0)
+        self.state.running[part] = RunningProcess(pid, processes.started(pid) or 0, time.time())
         self._save()
 
     def kill(self, part: str) -> None:
@@ -174,8 +208,8 @@ class ControlPlane:
         return [
             f"--etcd-servers=http://{HOST}:{self.state.ports['etcd']}",
             f"--secure-port={self.state.ports['kube-apiserver']}",
-            # As root there is a machine next to us, in a network of its own.
-            f"--bind-address={'0.0.0.0' if os.geteuid() == 0 else HOST}",
+            # A machine is in a network of its own.
+            f"--bind-address={HOST if self.fake_nodes else '0.0.0.0'}",
             f"--advertise-address={self.host_address}",
             *(
                 ("--endpoint-reconciler-type=none",)
@@ -195,6 +229,7 @@ class ControlPlane:
             "--kubelet-preferred-address-types=InternalIP",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
+            *((f"--token-auth-file={self.tokens}",) if self.tokens is not None else ()),
             "--allow-privileged=true",
             f"--audit-policy-file={self._audit_policy()}",
             f"--audit-log-path={self.audit_log}",
@@ -232,9 +267,8 @@ class ControlPlane:
             f"--secure-port={self.state.ports['kube-controller-manager']}",
             "--profiling=false",
         ]
-        if self.fake_nodes:
-            arguments.append("--node-monitor-grace-period=24h")
-        return arguments
+        grace = self.grace_seconds or (_DAY_S if self.fake_nodes else 0)
+        return [*arguments, *([f"--node-monitor-grace-period={grace:.0f}s"] if grace else [])]
 
     def _kube_scheduler(self) -> list[str]:
         arguments = [
@@ -254,16 +288,16 @@ class ControlPlane:
         return [*arguments, f"--config={path}"]
 
     # -- inside ----------------------------------------------------------------------------------------------------
-    def _load(self) -> State:
+    def _load(self) -> PlaneState:
         if self._file.exists():
-            return msgspec.json.decode(self._file.read_bytes(), type=State)
+            return msgspec.json.decode(self._file.read_bytes(), type=PlaneState)
         parts = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "registry")
         names = ("etcd", "etcd-peer", *parts)
         network = networks.take(self.directory)
         # Clusters that begin at the same moment would otherwise find the same ports free.
         first = _PORTS.start + network * _PORTS_OF_NETWORK
         ports = free_ports(len(names), range(first, first + _PORTS_OF_NETWORK))
-        return State(dict(zip(names, ports, strict=True)), network)
+        return PlaneState(dict(zip(names, ports, strict=True)), network)
 
     def _save(self) -> None:
         new = self._file.with_suffix(".new")
@@ -271,21 +305,24 @@ class ControlPlane:
         new.replace(self._file)
 
     def _ready(self) -> None:
-        context = ssl.create_default_context(cafile=str(self.pki / "ca.crt"))
         deadline = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:
-            for part in ("etcd", "kube-apiserver"):
-                if not processes.alive(self.state.running[part]):
-                    raise Terminal(f"{part} ended: {self.last_line(part)}", where=str(self.logs / f"{part}.log"))
-            try:
-                with urllib.request.urlopen(f"{self.url}/readyz", context=context, timeout=5) as answer:
-                    if answer.status == 200:
-                        return
-            except (urllib.error.URLError, OSError):
-                time.sleep(_POLL_S)
-        raise NoAnswer(
-            f"the API server was not ready after {_PATIENCE_S:.0f} s", where=str(self.logs / "kube-apiserver.log")
-        )
+        while not self.answers():
+            if time.monotonic() > deadline:
+                what = f"the API server was not ready after {_PATIENCE_S:.0f} s"
+                raise NoAnswer(what, where=str(self.logs / f"{API_SERVER}.log"))
+            time.sleep(_POLL_S)
+
+    def answers(self) -> bool:
+        """Return whether the API server is ready, asked once. Raises Terminal when it or etcd has ended."""
+        for part in ("etcd", API_SERVER):
+            if not processes.alive(self.state.running[part]):
+                raise Terminal(f"{part} ended: {self.last_line(part)}", where=str(self.logs / f"{part}.log"))
+        context = ssl.create_default_context(cafile=str(self.pki / "ca.crt"))
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", context=context, timeout=5) as answer:
+                return bool(answer.status == HTTPStatus.OK)
+        except (urllib.error.URLError, OSError):
+            return False
 
     def last_line(self, part: str) -> str:
         path = self.logs / f"{part}.log"
@@ -315,6 +352,11 @@ def free_ports(count: int, among: range = _PORTS) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         port = random.choice(among)
-        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
-            found += [port] if port not in found else []
+        found += [port] if port not in found and _is_free(port) else []
     return found
+
+
+def _is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_server((HOST, port)):
+        return True
+    return False

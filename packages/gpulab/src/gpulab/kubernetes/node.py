@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Final
 
 from gpulab.kubernetes import binaries, configuration, init, pki
-from gpulab.kubernetes.binaries import Unavailable
 from gpulab.kubernetes.control_plane import SERVICES, ControlPlane, spawn
+from gpulab.kubernetes.unavailable import Unavailable
 from gpulab.watching import node_is_ready, watching
 from kubekit.api.core import Node
 from kubekit.errors import NoAnswer

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from kubekit.kube.certificates import CLIENT, Validity, issue, load
+from kubekit.kube.certificates import CLIENT, SERVER, KeyPair, Validity, issue, load
 from tinykube.apiserver import certificates
+from tinykube.cluster.directory import Tokens
+from tinykube.kubelet.server import CallerCertificate
 
+KUBELETS_CALLER: Final = "kube-apiserver-kubelet-client"
 CLIENTS: Final = {
     "admin": ("kubernetes-admin", "system:masters"),
     "kube-controller-manager": ("system:kube-controller-manager", ""),
     "kube-scheduler": ("system:kube-scheduler", ""),
-    "kube-apiserver-kubelet-client": ("kube-apiserver-kubelet-client", "system:masters"),
+    KUBELETS_CALLER: (KUBELETS_CALLER, "system:masters"),
 }
 SERVICE_ADDRESS: Final = "10.96.0.1"
 
@@ -43,15 +48,36 @@ def ensure(directory: Path, addresses: tuple[str, ...] = ()) -> None:
 
 def client(directory: Path, name: str, user: str, group: str = "") -> None:
     """A client's `name.crt` and `name.key`, made when they are missing."""
+    _issued(directory, name, lambda authority: issue(authority, user, _whole(authority), group=group, usages=(CLIENT,)))
+
+
+def kubelet_caller(directory: Path, node: str) -> CallerCertificate:
+    """Return the caller that a node's simulated kubelet answers: the API server.
+
+    The kubelet's own certificate is made when it is missing.
+    """
+    name, hosts = f"kubelet-{node}", ("127.0.0.1", node)
+    _issued(directory, name, lambda authority: issue(authority, node, _whole(authority), hosts=hosts, usages=(SERVER,)))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(directory / "ca.crt"))
+    context.load_cert_chain(directory / f"{name}.crt", directory / f"{name}.key")
+    context.verify_mode = ssl.CERT_REQUIRED
+    return CallerCertificate(context, KUBELETS_CALLER)
+
+
+def _issued(directory: Path, name: str, make: Callable[[KeyPair], KeyPair]) -> None:
+    """Write `name.crt` and `name.key`, unless they are there."""
     certificate, key_file = directory / f"{name}.crt", directory / f"{name}.key"
     if certificate.exists() and key_file.exists():
         return
-    authority = load((directory / "ca.crt").read_bytes(), (directory / "ca.key").read_bytes())
-    signed = authority.certificate
-    validity = Validity(signed.not_valid_before_utc, signed.not_valid_after_utc)
-    made = issue(authority, user, validity, group=group, usages=(CLIENT,))
+    made = make(load((directory / "ca.crt").read_bytes(), (directory / "ca.key").read_bytes()))
     _write(key_file, made.key_pem)
     _write(certificate, made.certificate_pem)
+
+
+def _whole(authority: KeyPair) -> Validity:
+    """Return the time in which the authority is valid."""
+    signed = authority.certificate
+    return Validity(signed.not_valid_before_utc, signed.not_valid_after_utc)
 
 
 def kubeconfig(directory: Path, name: str, server: str) -> Path:
@@ -80,6 +106,19 @@ def kubeconfig(directory: Path, name: str, server: str) -> Path:
     }
     path = directory / f"{name}.kubeconfig"
     _write(path, json.dumps(config, indent=2).encode() + b"\n")
+    return path
+
+
+def tokens(directory: Path, known: Tokens) -> Path:
+    """Write the API server's file of tokens, for a cluster's administrator, nodes and processes; returns its path.
+
+    Format: Kubernetes' documentation, "Static token file": token, user, uid, groups.
+    """
+    masters, nodes = "system:masters", "system:nodes"
+    rows = [(known.admin, "kubernetes-admin", masters), (known.light_nodes, "light-nodes", masters)]
+    rows += [(token, f"system:node:{name}", nodes) for name, token in known.nodes.items()]
+    path = directory / "tokens.csv"
+    _write(path, "".join(f'{token},{user},{user},"{group}"\n' for token, user, group in rows).encode())
     return path
 
 

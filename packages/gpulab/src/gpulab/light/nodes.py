@@ -35,7 +35,7 @@ from tinykube.kubelet.kubelet import read_cluster
 from tinykube.kubelet.machine import ClusterAccess
 from tinykube.kubelet.node import LEASE_NAMESPACE, LEASE_SECONDS, KubeletFacts, node_labels, node_status
 from tinykube.kubelet.pod import KubeletPod
-from tinykube.kubelet.server import HttpProblem, KubeletBackend, KubeletServer, LogFile
+from tinykube.kubelet.server import CallerCertificate, HttpProblem, KubeletBackend, KubeletServer, LogFile
 
 log = logging.getLogger("gpulab.light-nodes")
 
@@ -87,6 +87,7 @@ class LightNodes:
         prefix: str = "light-",
         token: str = "",
         renew_seconds: float = 15.0,
+        caller: CallerCertificate | None = None,
     ) -> None:
         self._renew_seconds = renew_seconds
         limit = asyncio.Semaphore(_AT_ONCE)
@@ -99,7 +100,9 @@ class LightNodes:
         self.processes = Processes(directory, self._watching, cluster)
         self.directory = directory
         self._server = KubeletServer(
-            KubeletBackend(log_file=self._log_file, exec_command=_no_exec, pods=lambda: b"{}", now=self.clock), token
+            KubeletBackend(log_file=self._log_file, exec_command=_no_exec, pods=lambda: b"{}", now=self.clock),
+            token,
+            caller,
         )
         self._port = 0
         width = len(str(max(count - 1, 0)))
@@ -326,6 +329,7 @@ async def run_light_nodes(
     prefix: str = "light-",
     token: str = "",
     renew_seconds: float = 15.0,
+    caller: CallerCertificate | None = None,
 ) -> None:
     """`count` light nodes with their roots below `directory`, until cancelled. Raises InvalidInput for a machine
     unknown."""
@@ -338,5 +342,6 @@ async def run_light_nodes(
         machine=find_machine(machine or DEFAULT_MACHINE),
         prefix=prefix,
         renew_seconds=renew_seconds,
+        caller=caller,
     )
     await nodes.run()

@@ -29,7 +29,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `persist` keeps objects on disk, so that a killed API server loses nothing. `scheduler_config` is the absolute path
     of a KubeSchedulerConfiguration or Policy (extenders), empty for that of the distribution. `components` are further
-    processes of the distribution, by component, with settings that only the component reads.
+    processes of the distribution, by component, with settings that only the component reads. `kubernetes` is the
+    release whose own programs are the control plane, such as `1.36`; empty for the embedded one.
     """
 
     name: str = "tinykube"
@@ -41,6 +42,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_config: str = ""
     images: dict[str, str] = {}
     components: dict[str, dict[str, Any]] = {}
+    kubernetes: str = ""
 
     @property
     def renew_seconds(self) -> float:

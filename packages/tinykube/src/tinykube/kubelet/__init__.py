@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tinykube.kubelet.platform import Platform
+    from tinykube.kubelet.server import CallerCertificate
     from tinykube.kubelet.settings import KubeletSettings
 
 __all__ = ["run_node", "stop_containers"]
@@ -27,6 +28,7 @@ async def run_node(
     token: str = "",
     port: int = 0,
     settings: KubeletSettings | None = None,
+    caller: CallerCertificate | None = None,
 ) -> None:
     """One node, until cancelled; see `tinykube.kubelet.kubelet.run`."""
     from tinykube.kubelet.kubelet import run as run_kubelet
@@ -39,6 +41,7 @@ async def run_node(
         token=token,
         port=port,
         settings=settings,
+        caller=caller,
     )
 
 

@@ -37,7 +37,7 @@ from tinykube.kubelet.node import KubeletFacts, NodeReporter
 from tinykube.kubelet.platform import Platform
 from tinykube.kubelet.pod import KubeletPod, all_containers
 from tinykube.kubelet.runtimes import ContainerRuntime
-from tinykube.kubelet.server import HttpProblem, KubeletBackend, KubeletServer, LogFile
+from tinykube.kubelet.server import CallerCertificate, HttpProblem, KubeletBackend, KubeletServer, LogFile
 from tinykube.kubelet.settings import KubeletSettings
 from tinykube.kubelet.worker import PodWorker
 
@@ -57,6 +57,7 @@ class Kubelet:
         token: what the API server shows to ask for logs and exec; "" asks for none.
         port: of the HTTP endpoint; 0 takes a free one.
         settings: what the command line of a real kubelet sets.
+        caller: the certificate of a real API server, which replaces the token.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Kubelet:
         clock: KubeletClock | None = None,
         isolation: Isolation | None = None,
         settings: KubeletSettings | None = None,
+        caller: CallerCertificate | None = None,
     ) -> None:
         self._settings = settings or KubeletSettings()
         self.clock = clock or RealClock()
@@ -105,6 +107,7 @@ class Kubelet:
                 log_file=self._log_file, exec_command=self._exec_command, pods=self._pods_json, now=self.clock.time
             ),
             token,
+            caller,
         )
         self._pods = Informer(client, KubeletPod, fields=f"spec.nodeName={node_name}")
         self._found: dict[str, list[ContainerRecord]] = {}
@@ -315,6 +318,7 @@ async def run(
     token: str = "",
     port: int = 0,
     settings: KubeletSettings | None = None,
+    caller: CallerCertificate | None = None,
 ) -> None:
     """Run the node whose directory is `directory`, until cancelled.
 
@@ -331,6 +335,7 @@ async def run(
             token=token,
             port=port,
             settings=settings,
+            caller=caller,
         )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, kubelet.reload_runtime)

