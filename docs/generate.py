@@ -225,7 +225,7 @@ def rights() -> str:
         "What a token of each component is good for at most, in the hands of a thief: for each rule of RBAC that its"
         " account was granted, after the limits of the admission policies. The API server refuses a token once its pod"
         " is gone. A rule without a sentence here fails a test. No account may read Secrets, except those of"
-        " the webhook and the extender their own.\n",
+        " the webhook, the extender and the dashboard their own.\n",
         "The admission policies need Kubernetes 1.30 or newer. A user who may create pods in the namespace"
         f" `{names.OPERATOR_NAMESPACE}` has every token below, and is root on the nodes.\n",
     ]

@@ -32,7 +32,7 @@ from gpuplane.api.effects import acts, fields, why_not
 from gpuplane.api.karpenter_crds import karpenter_crds
 from gpuplane.api.nvidiadriver import NVIDIADriverSpec
 from gpuplane.operator.autoscaler_install import ROLE_ANNOTATION
-from gpuplane.operator.installation import AUTOSCALER, MONITORING, PARTS, POD_SCHEDULER, SCHEDULER_NAMING
+from gpuplane.operator.installation import AUTOSCALER, DASHBOARD, MONITORING, PARTS, POD_SCHEDULER, SCHEDULER_NAMING
 from gpuplane.operator.manifest import parse
 from gpuplane.operator.monitoring import boards
 from gpuplane.sharing import POLICIES
@@ -193,6 +193,15 @@ TOP: Final[dict[str, Schema]] = {
             ),
         },
     },
+    "dashboard": {
+        "type": "object",
+        "description": "The dashboard in the cluster, for all users: each sees what the API server lets the user list.",
+        "properties": {
+            "enabled": _told(FLAG, "install it", False),
+            "hosts": _told(LIST, "names by which browsers reach it, as that of an Ingress", []),
+            "resources": _told(ANY, "requests and limits of its container; empty for those of gpuplane", {}),
+        },
+    },
     "config": {
         "type": "object",
         "description": "What the device plugin's own chart calls devicePlugin.config; its values files work here.",
@@ -244,7 +253,7 @@ def files() -> dict[str, str]:
             made[f"templates/{entry.name}"] = template(entry.name, entry.read_text())
     for definition in karpenter_crds():
         made[f"templates/{AUTOSCALER}-{definition['metadata']['name']}.yaml"] = definition_template(definition)
-    for part in (*PARTS, POD_SCHEDULER, SCHEDULER_NAMING, AUTOSCALER):
+    for part in (*PARTS, POD_SCHEDULER, SCHEDULER_NAMING, AUTOSCALER, DASHBOARD):
         for entry in install.joinpath(part).iterdir():
             made[f"templates/{part}-{entry.name}"] = part_template(part, entry.read_text())
     for entry in install.joinpath(MONITORING).iterdir():
@@ -341,6 +350,7 @@ ASKED: Final = {
     POD_SCHEDULER: "(.Values.podScheduler).enabled",
     SCHEDULER_NAMING: f"and (.Values.podScheduler).enabled {_KEPT.format('admission')}",
     AUTOSCALER: "(.Values.autoscaler).enabled",
+    DASHBOARD: "(.Values.dashboard).enabled",
 }
 # The autoscaler's settings come from the values.
 AUTOSCALER_REPLACED: Final = (
@@ -418,6 +428,11 @@ def part_template(part: str, text: str) -> str:
             "          args: [run, admission]\n",
             f"          args: [run, admission{{{{ if {ASKED[POD_SCHEDULER]} }}}}, "
             f"--scheduler-name={names.SCHEDULER_NAME}{{{{ end }}}}]\n",
+        ),
+        (
+            "          args: [run, dashboard]\n",
+            "          args: [run, dashboard{{ range .Values.dashboard.hosts }}, "
+            '{{ printf "--host=%s" . | quote }}{{ end }}]\n',
         ),
         (f"value: {names.IMAGE.rpartition(':')[0]}\n", 'value: {{ include "gpuplane.image" . }}\n'),
         # Of the webhooks on pods; the one that only warns never fails.

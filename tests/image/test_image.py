@@ -28,8 +28,7 @@ IMPORT_ALL = """
 import importlib, pkgutil, sys
 import gpuplane
 for module in pkgutil.walk_packages(gpuplane.__path__, "gpuplane."):
-    # The dashboard runs on a user's machine, with an extra that no image has.
-    if module.name != "gpuplane.__main__" and not module.name.startswith("gpuplane.dashboard."):
+    if module.name != "gpuplane.__main__":
         importlib.import_module(module.name)
 print(len([name for name in sys.modules if name.startswith("gpuplane")]))
 """

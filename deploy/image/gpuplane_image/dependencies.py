@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 PACKAGES = ("kubekit", "gpuplane")  # of this repository, those that a cluster needs
 PYTHON = "3.11"  # that of Debian bookworm
 GLIBC = "2_36"
-EXTRAS = ("aws",)  # of gpuplane, for components that run in the image: the autoscaler
+EXTRAS = ("aws", "dashboard")  # of gpuplane, for components that run in the image
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -76,7 +76,7 @@
 
 {{/* spec of the ClusterPolicy: the groups of values that are set, without what is the chart's own. */}}
 {{- define "gpuplane.spec" -}}
-{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "extraObjects" "platform" "gpuCluster" "draDriver" "node-feature-discovery" "global" "admission" "scheduler" "autoscaler" "monitoring" -}}
+{{- $spec := omit (deepCopy (.Values | toYaml | fromYaml)) "clusterPolicy" "config" "extraObjects" "platform" "gpuCluster" "draDriver" "node-feature-discovery" "global" "admission" "scheduler" "autoscaler" "monitoring" "podScheduler" "dashboard" -}}
 {{- range $key := .Files.Get "files/plugin-keys.json" | fromJsonArray }}{{- $_ := unset $spec $key -}}{{ end -}}
 {{- $_ := set $spec "nfd" (omit $spec.nfd "nodefeaturerules" "nameOverride" "master" "worker") -}}
 {{- $_ := set $spec "cdi" (omit $spec.cdi "nvidiaHookPath" "featureFlags") -}}

@@ -39,6 +39,11 @@ ADMISSION_NAME: Final = "gpuplane-admission"  # its Service, Deployment, account
 ADMISSION_SECRET: Final = "gpuplane-admission-tls"  # Secret with its certificate, key and authorities
 SCHEDULER_NAME_WEBHOOK: Final = "gpuplane-scheduler-name"  # its configuration that gives pods to the pod scheduler
 
+# -- the dashboard in the cluster ----------------------------------------------------------------------------------
+DASHBOARD_NAME: Final = "gpuplane-dashboard"  # its Service, Deployment and account
+DASHBOARD_SECRET: Final = "gpuplane-dashboard-tls"  # Secret with its certificate, key and authorities
+DASHBOARD_TOKEN_HEADER: Final = "x-gpuplane-authorization"  # a viewer's token through the API server's proxy
+
 # -- the extender --------------------------------------------------------------------------------------------------
 EXTENDER_NAME: Final = "gpuplane-scheduler"  # its Service, Deployment, account and lease
 SCHEDULER_NAME: Final = "gpuplane"  # spec.schedulerName of the pods that the same process schedules, if asked to

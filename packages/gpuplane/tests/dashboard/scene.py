@@ -154,9 +154,9 @@ async def node(world: World, name: str, model: str, gpus: int, memory_mib: int) 
     await world.client.patch(GPUNode, name, {"status": status})
 
 
-async def held(world: World, name: str, on: str, index: int, core: int) -> None:
+async def held(world: World, name: str, on: str, index: int, core: int, space: str = "ml") -> None:
     """A pod that holds a part of a GPU, or all of it, as the extender places it."""
-    manifest = gpu_pod(name, whole=1, namespace="ml") if core == 100 else gpu_pod(name, (core, 16), namespace="ml")
+    manifest = gpu_pod(name, whole=1, namespace=space) if core == 100 else gpu_pod(name, (core, 16), namespace=space)
     pod = msgspec.convert(manifest, Pod)
     part = Part(f"GPU-{on}-{index}", index, core, 4096 if core < 100 else 0)
     said = to_annotations(Assignment({"c0": (part,)}), request_of(pod), on, 0)

@@ -13,13 +13,13 @@ from gpuplane.operator.installation import installation
 from gpuplane.operator.manifest import parse
 
 Manifest = dict[str, Any]
-INSTALLED = installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"}))
+INSTALLED = installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"}), dashboard=())
 TENANT = {"kubernetes.io/metadata.name": "ml"}
 MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
 LABELLED = {"kubernetes.io/metadata.name": "prom", names.METRICS_LABEL: "true"}
 METRICS = {("gpu-operator", 8080), ("gpuplane-autoscaler", 8080), ("nvidia-dcgm-exporter", 9400)}
 METRICS |= {("nvidia-dcgm-exporter-privileged", 9400), ("nvidia-device-plugin-daemonset", 5678)}
-AUTHENTICATED = {("gpuplane-scheduler", 3456), ("gpuplane-admission", 8443)}
+AUTHENTICATED = {("gpuplane-scheduler", 3456), ("gpuplane-admission", 8443), ("gpuplane-dashboard", 8443)}
 
 
 def templates() -> list[Manifest]:

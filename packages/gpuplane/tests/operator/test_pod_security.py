@@ -66,7 +66,9 @@ def pods(image: str = IMAGE) -> list[Pod]:
     ]
     gates = [operand.gate for operand in OPERANDS]
     operands = manifests(ClusterPolicySpec(), {}, gates, image=image, owner=OWNER, shared=True)
-    own = installation(image=image, pod_scheduler=True, autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"}))
+    own = installation(
+        image=image, pod_scheduler=True, autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"}), dashboard=()
+    )
     second = parse(resources.files("gpuplane.scheduler").joinpath("manifests/second.yaml").read_text())
     made = [
         one["spec"]["template"]["spec"]
@@ -173,7 +175,9 @@ def test_a_policy_sets_the_resources_of_an_operand(component: str) -> None:
 def test_an_image_by_digest_is_the_image_of_every_pod() -> None:
     """Of the pods that the installation and the operator make, and of the policy on the validation pod."""
     gates = [operand.gate for operand in OPERANDS]
-    own = installation(image=IMAGE, pod_scheduler=True, autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"}))
+    own = installation(
+        image=IMAGE, pod_scheduler=True, autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"}), dashboard=()
+    )
     every = [*own, *manifests(ClusterPolicySpec(), {}, gates, image=IMAGE, owner=OWNER)]
     made = [m for m in every if m["kind"] in ("Deployment", "DaemonSet")]
     assert {one["image"] for m in made for one in containers(m["spec"]["template"]["spec"])} == {IMAGE}

@@ -74,6 +74,18 @@ def _install(commands: Any, parents: list[Any]) -> None:
         metavar="KEY=VALUE",
         help="a label by which your Prometheus selects ServiceMonitors and rules, as release=prometheus",
     )
+    install.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="the dashboard in the cluster, for all users: each sees what the API server lets the user list",
+    )
+    install.add_argument(
+        "--dashboard-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name by which browsers reach the dashboard, as that of an Ingress",
+    )
     _cloud_options(install)
     install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")
@@ -86,6 +98,7 @@ def _install(commands: Any, parents: list[Any]) -> None:
         "gpuplane install --scheduler --admission open --set driver.version=570.133.20",
         "gpuplane install --autoscaler --cluster-name demo",
         "gpuplane install --monitoring --monitoring-label release=prometheus",
+        "gpuplane install --dashboard --dashboard-host gpus.example.com",
     )
 
 

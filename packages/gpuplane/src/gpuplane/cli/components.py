@@ -76,6 +76,12 @@ OTHERS: Final[dict[str, ComponentCommand]] = {
         ),
         busy=True,
     ),
+    "dashboard": ComponentCommand(
+        "gpuplane.dashboard.component",
+        "serves the dashboard to the users of the cluster",
+        ("kubeconfig", "port", "host"),
+        busy=True,
+    ),
     "gpu-manager": ComponentCommand(
         "gpuplane.device_plugin.gpu_manager_pod",
         "serves gpu-manager's metrics in gpu-manager's own pod",

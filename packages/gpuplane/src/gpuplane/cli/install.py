@@ -54,6 +54,8 @@ def install(options: Namespace, screen: Console) -> int:
     labels = read_labels(options.monitoring_label)
     if labels and not options.monitoring:
         raise UsageError("--monitoring-label is a setting of monitoring", cure="--monitoring --monitoring-label ...")
+    if options.dashboard_host and not options.dashboard:
+        raise UsageError("--dashboard-host is a setting of the dashboard", cure="--dashboard --dashboard-host ...")
     wanted = installation(
         image=options.image or "",
         settings=options.set,
@@ -63,6 +65,7 @@ def install(options: Namespace, screen: Console) -> int:
         pod_scheduler=options.pod_scheduler,
         autoscaler=read_autoscaler(options),
         monitoring=labels if options.monitoring else None,
+        dashboard=options.dashboard_host if options.dashboard else None,
     )
     if options.dry_run:
         if options.output == "json":  # as kubectl prints several objects

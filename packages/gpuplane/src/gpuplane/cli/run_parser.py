@@ -80,6 +80,10 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
         f"{names.EXTENDER_CLIENT_SECRET} (default: {names.EXTENDER_CLIENT_DIRECTORY})",
     },
     "url": {"default": "", "help": "with --print-config: where kube-scheduler reaches it (default: the Service)"},
+    "host": {
+        "action": "append", "default": [], "metavar": "NAME",
+        "help": "a name by which browsers reach it, besides its Service and localhost; may be given several times",
+    },
     "uninstall": {"action": "store_true", "help": "undo what this component did to the node, and end"},
 }  # fmt: skip
 

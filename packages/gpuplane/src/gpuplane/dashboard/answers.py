@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from gpuplane.cli.explain import explained, explained_waiting
@@ -35,7 +35,7 @@ class PageFacts:
         self._follower = follower
         self._costs = CostFacts(client, time.monotonic)
         self._pools = NodePoolFacts(client, time.monotonic)
-        self._namespaces = NamespaceFacts(client, follower, use, time.monotonic)
+        self._namespaces = NamespaceFacts(client, time.monotonic)
         self._explaining = asyncio.Lock()
         self._waiting: tuple[float, list[dict[str, Any]]] | None = None
 
@@ -44,7 +44,7 @@ class PageFacts:
         found = next((node for node in self._follower.seen().nodes if node.name == name), None)
         if found is None:
             raise InvalidInput(f"there is no GPU node {name}", cure="gpuplane status lists the GPU nodes")
-        return {**node_document(found, self._use()), "events": await self._events(name)}
+        return {**node_document(found, self._use()), "events": await self.events(name)}
 
     async def pod(self, namespace: str, name: str) -> dict[str, Any]:
         """Return the explanation of a pod. Raises InvalidInput where there is no such pod."""
@@ -54,19 +54,21 @@ class PageFacts:
 
     async def mine(self, namespace: str) -> dict[str, Any]:
         """Return what the pods of a namespace hold, use, wait for and may have. Raises InvalidInput for no name."""
-        return await self._namespaces.mine(namespace)
+        return await self._namespaces.mine(namespace, self._follower.seen(), self._use())
 
-    async def cost(self, by: str, since: str) -> dict[str, Any]:
-        """Return what GPUs cost. Raises InvalidInput for an unknown grouping or time."""
-        return await self._costs.cost(by, since)
+    async def cost(self, by: str, since: str, spaces: Collection[str] | None = None) -> dict[str, Any]:
+        """Return what GPUs cost, of all pods or those of some namespaces. Raises InvalidInput for an unknown grouping
+        or time.
+        """
+        return await self._costs.cost(by, since, spaces)
 
     async def upgrades(self) -> dict[str, Any]:
         """Return the upgrades of drivers by node, and those of the operands."""
         return upgrades_document(self._follower.seen(), await read_operands(self._client))
 
-    async def pools(self) -> dict[str, Any]:
-        """Return the node pools with their nodes, launches and events."""
-        return await self._pools.pools(self._follower.seen().pools)
+    async def pools(self, *, events: bool = True) -> dict[str, Any]:
+        """Return the node pools with their nodes and launches, and with events unless the viewer may not list them."""
+        return await self._pools.pools(self._follower.seen().pools, events=events)
 
     async def waiting(self) -> list[dict[str, Any]]:
         """Return the explanations of the pods that wait longest, the longest first."""
@@ -77,7 +79,7 @@ class PageFacts:
                 self._waiting = (asyncio.get_running_loop().time(), [explained_document(one) for one in found])
             return self._waiting[1]
 
-    async def _events(self, name: str) -> list[dict[str, Any]]:
+    async def events(self, name: str) -> list[dict[str, Any]]:
         """Return the newest events about the Node and its GPUNode; none where the user may not read them."""
         found: list[Event] = []
         with contextlib.suppress(Forbidden):

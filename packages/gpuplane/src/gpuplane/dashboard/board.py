@@ -13,7 +13,7 @@ import asyncio
 import gzip
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -45,6 +45,7 @@ class Board:
         name: of the cluster.
         first: number of the first snapshot; of another process another one.
         measured: what is measured now, besides what is held; the reader of it calls `update`.
+        hidden: what the viewers of this board may not list, for a notice on the page.
     """
 
     def __init__(
@@ -55,8 +56,10 @@ class Board:
         first: int,
         measured: Callable[[], tuple[MeasuredUse, HeldToday]] = lambda: (NOT_MEASURED, NO_COST),
         monotonic: Callable[[], float] = time.monotonic,
+        hidden: Sequence[str] = (),
     ) -> None:
         self._follower = follower
+        self._hidden = list(hidden)
         self._name = name
         self._monotonic = monotonic
         self._measured = measured
@@ -100,7 +103,8 @@ class Board:
             self._news = asyncio.Event()
 
     def _fresh(self) -> dict[str, Any]:
-        return snapshot(self._follower.seen(), self._name, *self._measured())
+        found = snapshot(self._follower.seen(), self._name, *self._measured())
+        return {**found, "hidden": self._hidden} if self._hidden else found
 
     async def changes(self, after: int) -> AsyncIterator[bytes]:
         """Yield the changes after a number, and signs of life, as server-sent events. Ends where the viewer has to get
@@ -109,7 +113,7 @@ class Board:
         while not self._closed:
             oldest = self._changes[0][0] if self._changes else self._version + 1
             if not oldest - 1 <= after <= self._version:
-                yield _event("again", b"{}")
+                yield again()
                 return
             for version, changes in [one for one in self._changes if one[0] > after]:
                 yield _event("change", changes, version)
@@ -132,6 +136,11 @@ class Board:
         if self._hindered_since is None:
             self._hindered_since = self._monotonic()
         return {"why": why, "seconds": round(self._monotonic() - self._hindered_since)}
+
+
+def again() -> bytes:
+    """Return the event after which a viewer gets the snapshot again."""
+    return _event("again", b"{}")
 
 
 def _event(kind: str, data: bytes, version: int | None = None) -> bytes:

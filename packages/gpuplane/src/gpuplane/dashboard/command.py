@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 from gpuplane.cli.status_reading import Follower, cluster_name
 from gpuplane.cli.terminal import Console
@@ -22,9 +22,8 @@ from kubekit.kube import Client
 from kubekit.kube.tasks import first_of
 
 try:
-    import uvicorn
-
     from gpuplane.dashboard.server import application
+    from gpuplane.dashboard.serving import DashboardServer
 except ModuleNotFoundError as error:
     raise Terminal(
         f"the dashboard's packages are not installed: {error.name}", cure="pip install 'gpuplane[dashboard]'"
@@ -32,19 +31,9 @@ except ModuleNotFoundError as error:
 
 from gpuplane.dashboard.answers import PageFacts
 from gpuplane.dashboard.board import Board
-from gpuplane.dashboard.connections import BoundedConnection
 from gpuplane.dashboard.today import TodayReader
 
 HOST = "127.0.0.1"
-STOP_SECONDS = 1
-
-
-class DashboardServer(uvicorn.Server):
-    """uvicorn without its signal handlers: Ctrl-C ends the command, which ends the server."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def run(options: Namespace, screen: Console) -> int:
@@ -97,19 +86,7 @@ async def _serve(options: Namespace, screen: Console, listening: socket.socket) 
         port = listening.getsockname()[1]
         key = secrets.token_urlsafe(24)
         hosts = (f"{HOST}:{port}", f"localhost:{port}")
-        server = DashboardServer(
-            uvicorn.Config(
-                application(board, PageFacts(client, follower, lambda: use.current), key, hosts),
-                http=BoundedConnection,
-                lifespan="off",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=STOP_SECONDS,
-            )
-        )
+        server = DashboardServer(application(board, PageFacts(client, follower, lambda: use.current), key, hosts))
         screen.print(f"http://{HOST}:{port}/?key={key}")
         screen.out.flush()
         screen.say(f"The dashboard of {cluster_name(client)}, with your rights, for this machine; Ctrl-C ends it")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import msgspec
 
-from gpuplane.cli.cost_prices import read_prices
-from gpuplane.cli.cost_source import as_json, grouping, read_sums
+from gpuplane.cli.cost_prices import GPUPrices, read_prices
+from gpuplane.cli.cost_source import Sums, as_json, grouping, read_sums
 from gpuplane.cli.terminal import harmless
-from gpuplane.metering.cost import CostRow, cost_rows, total_row
+from gpuplane.metering.cost import CostRow, MeteredUse, cost_rows, total_row
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client
 
@@ -27,33 +27,52 @@ class CostFacts:
         self._client = client
         self._monotonic = monotonic
         self._asking = asyncio.Lock()
-        self._answers: dict[tuple[str, str], tuple[float, dict[str, Any]]] = {}
+        self._sums: dict[tuple[tuple[str, ...], str], tuple[float, Sums, GPUPrices]] = {}
 
-    async def cost(self, by: str, since: str) -> dict[str, Any]:
+    async def cost(self, by: str, since: str, spaces: Collection[str] | None = None) -> dict[str, Any]:
         """Return the costs of the last `since`, a key of TIMES, by what `gpuplane cost --by` takes.
 
-        Raises InvalidInput for others, and NoAnswer where nothing has the sums.
+        `spaces`: of the pods in these namespaces alone. Raises InvalidInput for others, and NoAnswer where nothing has
+        the sums.
         """
         if since not in TIMES:
             raise InvalidInput(f"{since!r} is no time", where="since", cure=f"choose from {', '.join(TIMES)}")
         labels = grouping(by)
+        if spaces is not None:
+            labels = ("namespace", *labels)
         async with self._asking:
             now = self._monotonic()
-            self._answers = {key: one for key, one in self._answers.items() if now - one[0] < REMEMBERED_SECONDS}
-            if (by, since) not in self._answers:
+            self._sums = {key: one for key, one in self._sums.items() if now - one[0] < REMEMBERED_SECONDS}
+            if (labels, since) not in self._sums:
                 sums = await read_sums(self._client, labels, "", TIMES[since])
-                price = await read_prices(self._client)
-                rows = cost_rows(sums.uses, price)
-                document = {
-                    **as_json(sums),
-                    "by": by,
-                    "since": since,
-                    "rows": [_row(row) for row in rows[:ROWS]],
-                    "more": max(0, len(rows) - ROWS),
-                    "total": _row(total_row(sums.uses, price)),
-                }
-                self._answers[by, since] = self._monotonic(), document
-            return self._answers[by, since][1]
+                self._sums[labels, since] = self._monotonic(), sums, await read_prices(self._client)
+            _, sums, price = self._sums[labels, since]
+        uses = sums.uses if spaces is None else of_spaces(sums.uses, spaces, labels[-1])
+        rows = cost_rows(uses, price)
+        return {
+            **(as_json(sums) if spaces is None else _unnamed(sums)),
+            "by": by,
+            "since": since,
+            "rows": [_row(row) for row in rows[:ROWS]],
+            "more": max(0, len(rows) - ROWS),
+            "total": _row(total_row(uses, price)),
+        }
+
+
+def of_spaces(uses: Iterable[MeteredUse], spaces: Collection[str], label: str) -> list[MeteredUse]:
+    """Return the use of pods in some namespaces; the first name of each is the namespace, and is taken off. Pure."""
+    found = []
+    for use in uses:
+        space, *names = use.names or ("",)
+        if space in spaces:
+            found.append(msgspec.structs.replace(use, names=tuple(names) if any(names) else (f"without {label}",)))
+    return found
+
+
+def _unnamed(sums: Sums) -> dict[str, Any]:
+    """Return what a document says of its source, without the names of pods and Services of other namespaces."""
+    place = "Prometheus" if sums.complete else "the exporters"
+    return {"source": place, "complete": sums.complete, "silent": ["an exporter"] * len(sums.silent)}
 
 
 def _row(row: CostRow) -> dict[str, Any]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpuplane import names
 from gpuplane.cli.explain import explained_waiting
 from gpuplane.cli.gpus_text import amount_of
 from gpuplane.cli.holders import in_units
-from gpuplane.cli.status_reading import Follower
 from gpuplane.cli.status_views import NodeView, Overview
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.documents import explained_document, pod_use
+from gpuplane.dashboard.hiding import HIDDEN, spaces_of
+from gpuplane.explain.answer import Explanation
 from gpuplane.explain.reading import read_facts, read_quotas
 from gpuplane.explain.world import World
 from gpuplane.scheduler.quota import NamespaceQuota
@@ -26,22 +27,30 @@ PODS: Final = 200  # that are listed, those that hold most; all are counted
 SPACES: Final = 50  # namespaces to choose from
 WAITING: Final = 20
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+ExplainSpace = Callable[[str], Awaitable[Sequence[Explanation]]]
 REMEMBERED_SECONDS: Final = 5.0  # for which the waiting pods and the quota are not read again
 
 
 class NamespaceFacts:
-    """Facts about the pods of one namespace, with the rights of the client's user."""
+    """Facts about the pods of one namespace, with the rights of the client's user.
 
-    def __init__(
-        self, client: Client, follower: Follower, use: Callable[[], MeasuredUse], monotonic: Callable[[], float]
-    ) -> None:
-        self._client, self._follower, self._use = client, follower, use
+    Args:
+        explain: explains the pods of a namespace that wait longest, the longest first; by default as that user may.
+    """
+
+    def __init__(self, client: Client, monotonic: Callable[[], float], explain: ExplainSpace | None = None) -> None:
+        self._client = client
         self._monotonic = monotonic
+        self._explain = explain or (lambda space: explained_waiting(client, space, most=WAITING))
         self._reading = asyncio.Lock()
         self._answers: dict[str, tuple[float, dict[str, Any]]] = {}
 
-    async def mine(self, namespace: str) -> dict[str, Any]:
-        """Return the page of a namespace; empty for that of the context. Raises InvalidInput for no name."""
+    async def mine(self, namespace: str, seen: Overview, use: MeasuredUse) -> dict[str, Any]:
+        """Return the page of a namespace; empty for that of the context. Raises InvalidInput for no name.
+
+        Args:
+            seen, use: the cluster, as the viewer may have it.
+        """
         space = namespace or self._client.namespace or "default"
         if not _NAMESPACE.fullmatch(space):
             raise InvalidInput(f"{space!r} is no namespace", where="ns", cure="kubectl get namespaces lists them")
@@ -49,18 +58,17 @@ class NamespaceFacts:
             now = self._monotonic()
             self._answers = {key: one for key, one in self._answers.items() if now - one[0] < REMEMBERED_SECONDS}
             if space not in self._answers:
-                found = await explained_waiting(self._client, space, most=WAITING)
+                found = await self._explain(space)
                 slow = {"waiting": [explained_document(one) for one in found], "quota": await self._quota(space)}
                 self._answers[space] = self._monotonic(), slow
             slow = self._answers[space][1]
-        seen = self._follower.seen()
-        pods = running(seen, space, self._use())
+        pods = running(seen, space, use)
         return {
             "namespace": space,
             "spaces": spaces(seen, space),
             "running": pods[:PODS],
             "more": max(0, len(pods) - PODS),
-            "measured": not self._use().why,
+            "measured": not use.why,
             "fits": fitting(seen.fits),
             **slow,
         }
@@ -111,8 +119,7 @@ def _idle_minutes(node: NodeView, indexes: Iterable[int], use: MeasuredUse) -> i
 
 def spaces(seen: Overview, own: str) -> list[str]:
     """Return the namespaces with pods that hold or wait for GPUs, and `own`. Pure."""
-    pods = [holder.pod for node in seen.nodes for holder in node.held_by] + [one.pod for one in seen.waiting_pods]
-    found = sorted({pod.partition("/")[0] for pod in pods} - {own})
+    found = sorted(spaces_of(seen) - {own, HIDDEN})
     return sorted([own, *found[: SPACES - 1]])
 
 

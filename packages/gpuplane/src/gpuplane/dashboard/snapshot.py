@@ -23,6 +23,7 @@ from gpuplane.cli.status_trouble import NodeTrouble, alike, causes_of
 from gpuplane.cli.status_views import NodeView, Overview
 from gpuplane.cli.terminal import harmless
 from gpuplane.cli.use_reading import MeasuredUse
+from gpuplane.dashboard.hiding import HIDDEN, space_of
 from gpuplane.dashboard.today import HeldToday
 
 NAMED: Final = 100  # waiting pods
@@ -86,7 +87,7 @@ def _idlers(seen: Overview, use: MeasuredUse) -> list[dict[str, Any]]:
     for node in seen.nodes:
         idle = {gpu.index: use.gpus[gpu.uuid].idle_seconds for gpu in node.gpus if _is_idle(use, gpu.uuid)}
         for holder in node.held_by:
-            for part in holder.parts:
+            for part in holder.parts if holder.pod != HIDDEN else ():
                 if part.index in idle:
                     gpus, seconds = found.get(holder.pod, (0.0, 0.0))
                     found[holder.pod] = (gpus + part.core / WHOLE, max(seconds, idle[part.index]))
@@ -113,7 +114,7 @@ def _node(node: NodeView, use: MeasuredUse) -> dict[str, Any]:
     if faults := {str(gpu.index): _text(node.sick[gpu.uuid]) for gpu in node.gpus if gpu.uuid in node.sick}:
         found["faults"] = faults
         found["lost"] = [int(index) for index, why in faults.items() if is_lost(why)]
-    if spaces := sorted({holder.pod.partition("/")[0] for holder in node.held_by}):
+    if spaces := sorted({space_of(holder.pod) for holder in node.held_by} - {HIDDEN}):
         found["spaces"] = spaces
     uses = [use.gpus.get(gpu.uuid) for gpu in node.gpus]
     busy = [-1 if one is None or one.busy_percent is None else round(one.busy_percent) for one in uses]

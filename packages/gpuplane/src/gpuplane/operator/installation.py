@@ -52,6 +52,7 @@ AUTOSCALER: Final = "autoscaler"
 POD_SCHEDULER: Final = "pod-scheduler"
 SCHEDULER_NAMING: Final = "scheduler-name"  # with both the pod scheduler and admission
 MONITORING: Final = "monitoring"
+DASHBOARD: Final = "dashboard"
 ADMISSION: Final = {"open": "Ignore", "closed": "Fail"}  # by what is asked for: failurePolicy of webhooks on pods
 
 
@@ -65,10 +66,12 @@ def installation(
     pod_scheduler: bool = False,
     autoscaler: AutoscalerInstall | None = None,
     monitoring: Mapping[str, str] | None = None,
+    dashboard: Sequence[str] | None = None,
 ) -> list[Manifest]:
     """The manifests, or those of one kind: `only` is a key of ONLY, and `admission` one of ADMISSION, empty for none.
     `autoscaler` is None for none. `pod_scheduler`: the scheduler's process also schedules the pods that name it.
     `monitoring`: the labels by which Prometheus selects ServiceMonitors and rules; None for no monitoring objects.
+    `dashboard`: names by which browsers reach the dashboard, besides its Service; None for no dashboard.
 
     `image` is what operator and operands run, this release's own when it is empty; `settings` are
     `path.to.field=value` of the policy's spec.
@@ -91,6 +94,7 @@ def installation(
     names_schedulers = pod_scheduler and bool(admission)
     wanted += manifests(SCHEDULER_NAMING) if names_schedulers else []
     wanted += autoscaler_manifests(manifests(AUTOSCALER), autoscaler) if autoscaler is not None else []
+    wanted += manifests(DASHBOARD) if dashboard is not None else []
     if monitoring is not None:
         asked |= {AUTOSCALER: autoscaler is not None}
         parts = ["gpu-operator", *(f"gpuplane-{part}" for part, there in asked.items() if there)]
@@ -102,6 +106,8 @@ def installation(
                 named = pod_scheduler and container["name"] == names.EXTENDER_NAME
                 if named or (names_schedulers and container["name"] == names.ADMISSION_NAME):
                     container["args"].append(f"--scheduler-name={names.SCHEDULER_NAME}")
+                if container["name"] == names.DASHBOARD_NAME:
+                    container["args"] += [f"--host={host}" for host in dashboard or ()]
                 for variable in container.get("env", ()):
                     if variable["name"] == "GPUPLANE_IMAGE":
                         variable["value"] = container["image"]
@@ -135,7 +141,8 @@ def repository(image: str) -> str:
 
 def everything() -> list[Manifest]:
     """All that an installation may have put on a cluster, in the order to apply."""
-    parts = (manifest for part in (*PARTS, POD_SCHEDULER, SCHEDULER_NAMING, MONITORING) for manifest in manifests(part))
+    names_of_parts = (*PARTS, POD_SCHEDULER, SCHEDULER_NAMING, MONITORING, DASHBOARD)
+    parts = (manifest for part in names_of_parts for manifest in manifests(part))
     return [*crds(), *manifests(), *parts, *boards(), *autoscaler_everything(manifests(AUTOSCALER))]
 
 

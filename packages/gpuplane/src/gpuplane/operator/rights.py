@@ -49,12 +49,13 @@ class AccountRights(msgspec.Struct, frozen=True):
 
 
 def granted(manifests: Iterable[Manifest] | None = None) -> list[AccountRule]:
-    """Return the rules of all accounts, those of the autoscaler and the pod scheduler included.
+    """Return the rules of all accounts, those of the parts that are left out unless asked for included.
 
     Args:
         manifests: of the installation; None for all of its parts.
     """
-    wanted = list(manifests or installation(pod_scheduler=True, autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"})))
+    every = AutoscalerInstall({"CLUSTER_NAME": "-"})
+    wanted = list(manifests or installation(pod_scheduler=True, autoscaler=every, dashboard=()))
     roles = {_place(one): one["rules"] for one in wanted if one["kind"] in ("Role", "ClusterRole")}
     return [
         rule for one in wanted if one["kind"] in ("RoleBinding", "ClusterRoleBinding") for rule in _bound(one, roles)

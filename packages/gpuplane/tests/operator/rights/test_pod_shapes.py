@@ -32,7 +32,7 @@ def pods() -> list[dict[str, Any]]:
     folder = resources.files("gpuplane.operator").joinpath("operands")
     files = [one for one in folder.iterdir() if not one.name.endswith("-parts.yaml")]
     operands: list[Manifest] = [one for file in files for one in parse(file.read_text())]
-    found = [*installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"})), *operands]
+    found = [*installation(autoscaler=AutoscalerInstall({"CLUSTER_NAME": "-"}), dashboard=()), *operands]
     return [one["spec"]["template"]["spec"] for one in found if one["kind"] in ("Deployment", "DaemonSet")]
 
 

@@ -72,7 +72,8 @@ async function read([kind, ...names], address) {
     const found = answer.headers.get("content-type")?.startsWith("application/json") ? await answer.json()
       : { what: "the dashboard was started again: open the address that it printed" };
     if (location.pathname + location.search !== address) return;
-    if (!answer.ok) problem(found);
+    if (answer.status === 401) location.assign("/login");
+    else if (!answer.ok) problem(found);
     else keepFocus(() => PAGES[kind](main, found));
   } catch {
     if (location.pathname + location.search === address && !main.querySelector("h1")) problem({ what: "the dashboard does not answer" });
@@ -120,5 +121,16 @@ setInterval(() => {
   if (!first && !busy && !document.hidden && performance.now() - asked > every) route(false);
 }, 1000);
 
+// The cluster's dashboard names its viewer, who can log out of a session.
+async function viewer() {
+  const answer = await fetch("/api/viewer");
+  if (!answer.ok) return;
+  const { user, session } = await answer.json();
+  if (!user) return;
+  const out = make("button", { type: "button", click: async () => { await fetch("/logout", { method: "POST", redirect: "manual" }); location.assign("/login"); } }, "Log out");
+  document.getElementById("viewer").replaceChildren(make("span", {}, user), session ? out : "");
+}
+
 route(false);
 live.start();
+viewer();

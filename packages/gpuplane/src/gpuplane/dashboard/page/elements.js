@@ -52,7 +52,9 @@ export function count(number, thing) {
 
 export const nodePath = (name) => `/node/${encodeURIComponent(name)}`;
 
+// A pod without a name is one that the viewer may not list.
 export function podLink(pod) {
+  if (!pod) return make("span", { class: "soft" }, "a pod of another namespace");
   const [namespace, name] = pod.split("/", 2);
   return make("a", { href: `/pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name || "")}` }, pod);
 }

@@ -81,6 +81,12 @@ export function waits(pod, found) {
   return row;
 }
 
+// What the viewer of the cluster's dashboard may not list, and the page leaves out.
+function limited({ hidden = [] }) {
+  const parts = [hidden.includes("pods") ? "pods of other namespaces are counted without their names" : "", hidden.includes("nodes") ? "nodes have numbers and no states" : ""].filter(Boolean);
+  return parts.length ? make("p", { class: "limited" }, `With your rights ${parts.join(", and ")}.`) : "";
+}
+
 export class FirstPage {
   constructor(main, words) {
     this.words = words;
@@ -114,7 +120,7 @@ export class FirstPage {
 
   show(data) {
     this.data = data;
-    this.top.replaceChildren(cards(data));
+    this.top.replaceChildren(limited(data), cards(data));
     const { matches, unknown } = reading(this.words.text());
     const names = Object.keys(data.nodes);
     const all = names.reduce((sum, name) => sum + data.nodes[name].held.length, 0);
@@ -137,8 +143,8 @@ export class FirstPage {
       make("ul", { class: "pods" }, idlers.map(({ pod, gpus, minutes }) => make("li", {}, podLink(pod), ` ${number(gpus)} GPU${gpus === 1 ? "" : "s"}, idle for ${lasting(minutes * 60)}`))));
   }
 
-  attention({ troubles, totals, nodes }) {
-    const none = Object.keys(nodes).length ? "Every node is ready." : "No node carries a GPU that discovery has seen.";
+  attention({ troubles, totals, nodes, hidden = [] }) {
+    const none = hidden.includes("nodes") ? "You may not list nodes: their states are left out." : Object.keys(nodes).length ? "Every node is ready." : "No node carries a GPU that discovery has seen.";
     this.needs.replaceChildren(make("h2", {}, "Needs you", " ", make("small", {}, totals.troubles ? String(totals.troubles) : "")),
       ...(troubles.length ? troubles.map(entry) : [make("p", { class: "soft" }, none)]),
       totals.troubles > troubles.length ? make("p", { class: "soft" }, `and ${totals.troubles - troubles.length} more: gpuplane status`) : "");

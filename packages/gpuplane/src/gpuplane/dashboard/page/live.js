@@ -32,6 +32,10 @@ export class Live {
     this.source = null;
     try {
       const answer = await fetch("/api/snapshot");
+      if (answer.status === 401) {
+        location.assign("/login");
+        return;
+      }
       if (answer.status === 403) {
         this.refused = "The dashboard was started again: open the address that it printed.";
         this.heard();
