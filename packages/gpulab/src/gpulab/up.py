@@ -54,14 +54,12 @@ def up(options: Namespace, screen: Console) -> int:
         kubernetes=release,
     )
     if release:
-        from gpulab.kubernetes.preflight import look, planned, require
+        from gpulab.kubernetes.preflight import look, planned
 
-        facts = look()
         if options.dry_run:
-            for line in planned(facts, spec):
+            for line in planned(look(), spec):
                 screen.print(line)
             return 0
-        require(facts)
         build_programs(screen)
     return asyncio.run(_up(spec, options, screen))
 
@@ -88,7 +86,9 @@ def build_programs(screen: Console) -> None:
     """Build the programs of a real control plane that are missing. Raises Unavailable."""
     from gpulab.kubernetes import binaries
     from gpulab.kubernetes.control_plane import SETS
+    from gpulab.kubernetes.preflight import look, require
 
+    require(look())
     for name in SETS:
         binaries.build(name, lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
 

@@ -97,11 +97,18 @@ def add_commands(commands: Any) -> None:
         "--timeout",
         type=duration,
         metavar="TIME",
-        help="how long an act may take at most (default: 60s, with --cloud 120s)",
+        help="how long an act may take at most (default: 60s; 120s with --cloud or --kubernetes)",
     )
     demo.add_argument(
         "--cloud", action="store_true", help="nodes bought on a simulated AWS, shared and given back, in a minute"
     )
+    release = demo.add_argument(
+        "--kubernetes",
+        default="",
+        metavar="RELEASE",
+        help="on Kubernetes' own API server, scheduler and controllers, such as 1.36; built once, in minutes",
+    )
+    completed(release, "gpulab.up:releases")
     demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
     demo.set_defaults(command=lazy("gpulab.demo", "demo"))
     examples(
@@ -120,7 +127,13 @@ def add_commands(commands: Any) -> None:
         "gpuplane ls -o wide                   with their kubeconfig files",
         "gpuplane ls -o name | xargs -n 1 gpuplane down",
     )
-    examples(demo, "gpuplane demo", "gpuplane demo --cloud", "gpuplane demo --down -q -o json")
+    examples(
+        demo,
+        "gpuplane demo",
+        "gpuplane demo --cloud",
+        "gpuplane demo --kubernetes 1.36",
+        "gpuplane demo --down -q -o json",
+    )
 
 
 _MODULE: Final = "gpulab.components"

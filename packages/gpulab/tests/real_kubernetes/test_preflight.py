@@ -86,6 +86,16 @@ def test_options_that_exclude_each_other_are_wrong_usage(
     assert code == 2 and what in err
 
 
+def test_the_demo_has_no_cloud_on_a_real_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
+    code, _, err = run("demo", "--kubernetes", "1.36", "--cloud", capsys=capsys)
+    assert code == 2 and "the cloud is the embedded cluster's" in err
+    code, _, err = run("demo", "--kubernetes", "1.35", capsys=capsys)
+    assert code == 2 and "Kubernetes '1.35' is unknown" in err
+
+
 def test_a_build_that_fails_starts_nothing(
     tools: FakeTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,7 @@ async def test_an_interrupted_demo_says_that_its_cluster_is_still_up(
 
     monkeypatch.setattr(Acts, "play", interrupted)
     said = io.StringIO()
-    options = Namespace(timeout=1.0, progress="quiet", output="text", down=False)
+    options = Namespace(timeout=1.0, progress="quiet", output="text", down=False, cloud=False, kubernetes="")
     with pytest.raises(asyncio.CancelledError):
         await command._demo(options, Console(io.StringIO(), said))
     assert (
@@ -46,7 +46,7 @@ async def test_a_demo_on_a_full_disk_is_refused_with_its_cure(monkeypatch: pytes
     monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
     free = disk_usage(tmp_path)._replace(free=20 << 20)
     monkeypatch.setattr("shutil.disk_usage", lambda path: free)
-    options = Namespace(timeout=1.0, progress="quiet", output="text", down=False)
+    options = Namespace(timeout=1.0, progress="quiet", output="text", down=False, cloud=False, kubernetes="")
     with pytest.raises(DemoFailed, match="20 MiB are free, the demo needs 50 MiB") as caught:
         await command._demo(options, Console(io.StringIO(), io.StringIO()))
     assert caught.value.where == str(tmp_path) and "GPUPLANE_HOME" in caught.value.cure
@@ -64,7 +64,7 @@ async def test_an_act_that_fills_the_disk_says_so(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_second_demo_is_refused_and_the_first_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
-    options = Namespace(timeout=1.0, progress="quiet", output="text", down=False)
+    options = Namespace(timeout=1.0, progress="quiet", output="text", down=False, cloud=False, kubernetes="")
     async with command_lock(GPUPLANE, tmp_path, lambda: None):
         with pytest.raises(DemoFailed, match="running already") as caught:
             await command._demo(options, Console(io.StringIO(), io.StringIO()))

@@ -62,6 +62,8 @@ class Acts:
         self._client: Client | None = None
         self._follower: Follower | None = None
         self._watching: asyncio.Task[None] | None = None
+        # kube-scheduler asks no extender: the pod scheduler places shares there.
+        self._scheduler = names.SCHEDULER_NAME if spec.kubernetes else ""
         self.measured = Measured(healthy=tuple(node.name for node in spec.nodes if node.name != BROKEN))
 
     async def play(self) -> ClusterHandle:
@@ -139,7 +141,7 @@ class Acts:
         )
 
     async def _up(self) -> ClusterHandle:
-        handle = await up(self._spec)
+        handle = await up(self._spec, timeout=self._patience)
         self._client = Client.connect(handle.kubeconfig, user_agent="gpuplane-demo")
         self._opened.append(self._client)
         async with watching(self._client, Node) as nodes:
@@ -148,7 +150,7 @@ class Acts:
 
     async def _prepare(self, client: Client) -> None:
         began = self._story.clock()
-        for manifest in installation(admission=""):
+        for manifest in installation(admission="", pod_scheduler=bool(self._scheduler)):
             if manifest["kind"] == "Deployment":
                 manifest["spec"]["replicas"] = 1  # a second extender would only take time from the machines
             await apply(client, manifest)
@@ -199,7 +201,7 @@ class Acts:
 
     async def _share(self, client: Client, handle: ClusterHandle) -> None:
         await shares.offer_parts(client, SHARED)
-        await shares.start(client, SHARED)
+        await shares.start(client, SHARED, self._scheduler)
         for _ in range(MEASUREMENTS):
             pods = await shares.measure(handle.directory / "nodes" / SHARED / "root")
             self._measured(shared=Sharing(SHARED, pods))
@@ -210,7 +212,7 @@ class Acts:
         self._story.lines += ["", *shares.picture(f"{SHARED}/0", memory, pods, self._screen)]
 
     async def _wait(self, client: Client) -> None:
-        await client.create(shares.pod_of(shares.LATE, SHARED), namespace="default")
+        await client.create(shares.pod_of(shares.LATE, SHARED, self._scheduler), namespace="default")
         name = shares.LATE.name
         async with watching(client, Pod, "default", fields=f"metadata.name={name}") as pods:
             await pods.until(lambda: any(map(is_unscheduled, pods.items())))

@@ -24,13 +24,14 @@ from gpulab.demo.cloud_acts import CloudActs
 from gpulab.demo.live import Live
 from gpulab.demo.reasons import DEMO_BYTES, Reason, disk_reasons
 from gpulab.demo.shares import LATE
-from gpulab.demo.story import Story, ending, stage_times, verdict_line
+from gpulab.demo.story import REAL_TITLE, TITLE, Story, ending, stage_times, verdict_line
 from gpulab.demo.verdict import Promise
 from gpulab.distribution import GPUPLANE
 from gpulab.exports import exports
-from gpulab.up import SYSTEM, describe, node_specs, require_cloud
+from gpulab.up import SYSTEM, build_programs, describe, node_specs, require_cloud
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
+from kubekit.errors import UsageError
 from tinykube.cluster import ClusterHandle, ClusterSpec
 from tinykube.cluster.command_lock import command_lock
 
@@ -67,24 +68,27 @@ def _refuse() -> NoReturn:
 
 
 async def _tell(options: Namespace, screen: Console) -> int:
-    began = time.monotonic()
-    cloud = bool(getattr(options, "cloud", False))
+    cloud = options.cloud
+    release = _release(options, screen)
     if cloud:
         require_cloud()
-    story = Story(CLOUD_STEPS if cloud else STEPS, lambda: time.monotonic() - began)
+    began = time.monotonic()  # a build is no act
+    title = REAL_TITLE.format(release=release) if release else TITLE
+    story = Story(CLOUD_STEPS if cloud else STEPS, lambda: time.monotonic() - began, title)
     if NAME in clusters():
         await stop(NAME)
     home = GPUPLANE.home()
     for reason in disk_reasons(home, shutil.disk_usage(home).free, DEMO_BYTES):
         raise DemoFailed(reason.what, where=reason.where, cure=reason.cure)
-    patience = options.timeout or (CLOUD_ACT_SECONDS if cloud else ACT_SECONDS)
+    patience = options.timeout or (CLOUD_ACT_SECONDS if cloud or release else ACT_SECONDS)
     acts: Acts
     if cloud:
         components = {COMPONENT: msgspec.to_builtins(CloudSettings())}
         spec = ClusterSpec(name=NAME, nodes=SYSTEM, persist=True, components=components)
         acts = CloudActs(spec, story, screen, patience_seconds=patience)
     else:
-        spec = ClusterSpec(name=NAME, nodes=node_specs(MACHINES, default=False), persist=True)
+        nodes = node_specs(MACHINES, default=False)
+        spec = ClusterSpec(name=NAME, nodes=nodes, persist=not release, kubernetes=release)
         acts = Acts(spec, story, screen, patience_seconds=patience)
     try:
         async with Live(story, screen, options.progress):
@@ -114,6 +118,19 @@ async def _tell(options: Namespace, screen: Console) -> int:
     elif options.output == "text":
         _next(handle, screen, cloud=cloud)
     return 0 if kept else 1
+
+
+def _release(options: Namespace, screen: Console) -> str:
+    """Return the release of --kubernetes, whose programs are built by then; empty without it."""
+    if not options.kubernetes:
+        return ""
+    if options.cloud:
+        raise UsageError("the cloud is the embedded cluster's", where="--cloud with --kubernetes", cure="leave out one")
+    from gpulab.kubernetes.preflight import find_release
+
+    release = find_release(options.kubernetes)
+    build_programs(screen)
+    return release
 
 
 def _json(

@@ -59,10 +59,10 @@ async def offer_parts(client: Client, node: str) -> None:
         await nodes.until(lambda: any(whole(n.status.allocatable.get(names.VCUDA_CORE, 0)) for n in nodes.items()))
 
 
-async def start(client: Client, node: str) -> None:
+async def start(client: Client, node: str, scheduler: str = "") -> None:
     """Creates the tenants. Returns when all run and the node's GPUNode tells what is left."""
     for tenant in TENANTS:
-        await client.create(pod_of(tenant, node), namespace="default")
+        await client.create(pod_of(tenant, node, scheduler), namespace="default")
     wanted = {tenant.name for tenant in TENANTS}
     async with watching(client, Pod, "default") as pods:
         await pods.until(lambda: wanted <= {p.metadata.name for p in pods.items() if p.status.phase == "Running"})
@@ -100,8 +100,8 @@ def _shared(tenant: Tenant, row: dict[str, Any] | None) -> Shared:
     )
 
 
-def pod_of(tenant: Tenant, node: str) -> dict[str, Any]:
-    """The tenant's pod, on that node and nowhere else."""
+def pod_of(tenant: Tenant, node: str, scheduler: str = "") -> dict[str, Any]:
+    """The tenant's pod, on that node and nowhere else; `scheduler` is empty for the cluster's own."""
     program = resources.files(__package__).joinpath("work.py").read_text()
     words = [str(tenant.memory - 1), *([str(tenant.asks)] if tenant.asks else [])]
     asked = {names.VCUDA_CORE: tenant.core, names.VCUDA_MEMORY: tenant.memory * UNITS_PER_GIB}
@@ -115,7 +115,7 @@ def pod_of(tenant: Tenant, node: str) -> dict[str, Any]:
         "nodeSelector": {"kubernetes.io/hostname": node},
         "terminationGracePeriodSeconds": 0,
         "containers": [container],
-    }
+    } | ({"schedulerName": scheduler} if scheduler else {})
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": tenant.name}, "spec": spec}
 
 

@@ -14,6 +14,7 @@ from gpuplane.cli.status_views import NodeView
 from gpuplane.cli.terminal import SPINNER, Console, count
 
 TITLE = "embedded cluster: no Kubernetes, no Docker, no GPU"
+REAL_TITLE = "Kubernetes {release}, simulated machines: no Docker, no GPU"
 
 
 class StoryStep(msgspec.Struct):
@@ -30,7 +31,8 @@ class StoryStep(msgspec.Struct):
 class Story:
     """The story so far. `clock` returns the seconds since the demo began."""
 
-    def __init__(self, steps: Sequence[tuple[str, str]], clock: Callable[[], float]) -> None:
+    def __init__(self, steps: Sequence[tuple[str, str]], clock: Callable[[], float], title: str = TITLE) -> None:
+        self.title = title
         self.steps = [StoryStep(name, about) for name, about in steps]
         self.clock = clock
         self.nodes: Sequence[NodeView] = ()
@@ -58,7 +60,7 @@ def page(story: Story, screen: Console, tick: int) -> str:
     """The picture of a demo that runs; `tick` turns the spinner."""
     frames = SPINNER[1 if screen.ascii else 0]
     spinner = frames[tick % len(frames)]
-    lines = [f"gpuplane demo    {TITLE}   {story.clock():5.1f}s", ""]
+    lines = [f"gpuplane demo    {story.title}   {story.clock():5.1f}s", ""]
     for step in story.steps:
         if step.ended is not None:
             verdict = "bad" if step.failed else "good"
