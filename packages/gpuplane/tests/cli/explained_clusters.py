@@ -9,8 +9,10 @@ import msgspec
 
 from gpuplane import names
 from gpuplane.api.gpunode import GPU, GPUNode, GPUNodeStatus, Summary
+from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.explain.answer import Explanation, explain
 from gpuplane.explain.reading import decode_pod
+from gpuplane.explain.scheduling_reading import SchedulingFacts
 from gpuplane.explain.world import ClusterFacts
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaSettings
 from gpuplane.sharing import Assignment, Part, request_of, to_annotations
@@ -30,6 +32,8 @@ class Cluster:
         self.gpunodes: list[GPUNode] = []
         self.pods: list[dict[str, Any]] = []
         self.quotas: dict[str, NamespaceQuota] = {}
+        self.queues: list[GPUQueue] = []
+        self.scheduling = SchedulingFacts()
         self._numbers = itertools.count()
 
     def node(
@@ -113,7 +117,9 @@ class Cluster:
         return self._facts([decode_pod(msgspec.Raw(msgspec.json.encode(pod))) for pod in self.pods])
 
     def _facts(self, pods: list[dict[str, Any]]) -> ClusterFacts:
-        return ClusterFacts(pods, self.nodes, self.gpunodes, {"ml": {}}, self.quotas, QuotaSettings())
+        return ClusterFacts(
+            pods, self.nodes, self.gpunodes, {"ml": {}}, self.quotas, QuotaSettings(), self.queues, self.scheduling
+        )
 
     def explain(self, pod: dict[str, Any]) -> Explanation:
         found = explain(pod, self.facts(), NOW)

@@ -66,5 +66,7 @@ async def test_status_and_explain_read_one_list_of_each_kind(cluster: World, tmp
     status = {**lists, **groups, **more}
     assert await asked(cluster, tmp_path, "status") == status
     assert await asked(cluster, tmp_path, "status", "gpus") == status
-    explain = {**lists, **groups, ("list", "namespaces"): 1, ("get", "configmaps"): 2, ("get", "pods"): 1}
+    explain = {**lists, ("list", "namespaces"): 1, ("get", "configmaps"): 2, ("get", "pods"): 1}
+    explain |= {("list", "poddisruptionbudgets"): 1, ("list", "podgroups"): 2}  # PodGroups of two kinds
+    explain |= {("get", ""): 2}  # whether there are kinds of pools, and of Kueue
     assert await asked(cluster, tmp_path, "explain", "late") == explain

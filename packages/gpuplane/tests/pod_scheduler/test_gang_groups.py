@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.explain.answer import explain
-from gpuplane.explain.world import ClusterFacts
+from gpuplane.explain.reading import read
 from gpuplane.scheduler.gangs.gang import GangSource
 from kubekit.api.core import CustomResourceDefinition, Pod
 from kubekit.kube import NotFound, informer
@@ -64,8 +64,8 @@ async def test_its_pods_start_together(cluster: World, running: Running, source:
     made = await members(cluster, source, "train", 3)
     message = await refused(cluster, made[0])
     assert message.startswith(f"gang train: the API server does not serve podgroups.{source}; cure: ")
-    raw = {"metadata": {}, "spec": {}, "status": {}} | _raw(await cluster.get(made[0]), source, message)
-    assert message in explain(raw, ClusterFacts((), ()), "2026-01-01T00:00:00Z").note
+    found = explain(*await read(cluster.client, "default", "train-0"), "2026-01-01T00:00:00Z").gang
+    assert found is not None and message in f"gang train: {found.message}"
     await serve(cluster, source)
     await said(cluster, f"gang train: its PodGroup does not exist yet (podgroups.{source} default/train)")
     await create_group(cluster.client, source, "train", 4)
@@ -74,12 +74,6 @@ async def test_its_pods_start_together(cluster: World, running: Running, source:
     await cluster.pod(join_gang(ours(gpu_pod("train-3", (100, 0))), source, "train", 0))
     pods = await bound(cluster, *made, "train-3")
     assert len({pods[name].metadata.annotations[names.GANG_ROUND_ANNOTATION] for name in pods}) == 1
-
-
-def _raw(pod: Pod, source: GangSource, message: str) -> dict[str, Any]:
-    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    raw = join_gang(ours(gpu_pod(pod.metadata.name, (100, 0))), source, "train", 0)
-    return raw | {"status": {"phase": "Pending", "conditions": [waits]}}
 
 
 @pytest.mark.parametrize("source", GROUPS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import yaml
 
 from gpuplane import names
 from gpuplane.explain.answer import explain
-from gpuplane.explain.world import ClusterFacts
+from gpuplane.explain.gangs import NO_ROOM
+from gpuplane.explain.reading import read
 from gpuplane.scheduler.gangs.placing import MOST_DOMAINS
 from gpuplane.sharing import of_pod
 from kubekit.api.core import Pod
@@ -63,9 +63,9 @@ async def test_two_gangs_of_8_that_want_the_same_12_gpus(cluster: World, running
     assert "gang two: 4 of 8 pods have room together; the next one: 0/3 nodes are available" in await refused(
         cluster, "two-7"
     )
-    raw = json.loads(await cluster.client.request("GET", Pod.RESOURCE.path("default", "two-7")))
-    explained = explain(raw, ClusterFacts((), ()), "2026-01-01T00:00:00Z")
-    assert "gang two: 4 of 8 pods have room together" in explained.note
+    explained = explain(*await read(cluster.client, "default", "two-7"), "2026-01-01T00:00:00Z")
+    assert explained.gang is not None and explained.gang.state == NO_ROOM
+    assert explained.gang.message.startswith("4 of 8 pods have room together; the next one: 0/3 nodes are available")
     waiting = {pod.metadata.name: pod for pod in await cluster.client.list(Pod) if not pod.spec.node_name}
     assert set(waiting) == set(two), "no pod of the other gang holds a GPU"
     for name in one:

@@ -9,9 +9,6 @@ import msgspec
 from gpuplane.api.gpuqueue import GPUQueue, GPUQueueSpec, GPUQueueStatus, QueueAmounts
 from gpuplane.cli.queues_text import queue_lines, queue_views
 from gpuplane.cli.terminal import Console
-from gpuplane.explain.answer import explain
-from gpuplane.explain.queues import queue_text
-from gpuplane.explain.world import ClusterFacts
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.queues.fair import FairQueues
 from gpuplane.scheduler.queues.metrics import queue_families
@@ -20,8 +17,6 @@ from gpuplane.sharing import Request
 from kubekit.api.meta import ObjectMeta
 from kubekit.kube.exposition import exposition
 from kubekit.scheduling.podinfo import NodeFacts, PodInfo
-from tests.support.extender_world import gpu_pod
-from tests.support.scheduled_pods import ours
 from tests.support.virtual_time import VirtualClock
 
 
@@ -30,17 +25,6 @@ def queue(name: str, **spec: object) -> GPUQueue:
         held=QueueAmounts(gpus="3"), borrowed=QueueAmounts(gpus="1"), share="37.5%", observed="2026-01-01T00:00:00Z"
     )
     return GPUQueue(metadata=ObjectMeta(name=name), spec=GPUQueueSpec(**spec), status=status)  # type: ignore[arg-type]  # fields of the spec
-
-
-def test_explain_names_the_queue_of_a_waiting_pod_and_its_share() -> None:
-    queues = [queue("vision", namespaces=("ml",), parent="science"), queue("science")]
-    text = "vision (holds 3 GPUs, 1 borrowed, share 37.5%)"
-    assert (queue_text(queues, "ml"), queue_text(queues, "web"), queue_text([], "ml")) == (text, "", "")
-    pod = ours(gpu_pod("p", (50, 4), namespace="ml"))
-    found = explain(pod, ClusterFacts((), (), queues=queues), "2026-01-01T00:00:00Z")
-    assert found.queue == text
-    pod["spec"]["schedulerName"] = "default-scheduler"
-    assert explain(pod, ClusterFacts((), (), queues=queues), "").queue == ""
 
 
 def test_metrics_have_what_each_queue_holds() -> None:

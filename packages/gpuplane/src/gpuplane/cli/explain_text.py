@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuplane.cli.explain_pools_text import buying_lines, pool_lines
+from gpuplane.cli.explain_scheduling_text import eviction_lines, gang_lines, queue_lines
 from gpuplane.cli.models import short_model
 from gpuplane.cli.terminal import Console, age, prefixed
 from gpuplane.explain.answer import HELD_WHOLE, TOGETHER, Explanation, FreeGPU, FreeNode, Held, ReasonTally
@@ -129,16 +130,21 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
     if what.buying is not None:
         yield from buying_lines(what.buying, screen)
         yield ""
+    yield from queue_lines(what, screen)
+    yield from gang_lines(what, screen)
     if not what.nodes:
         yield " the cluster has no nodes"
         yield from pool_lines(what, screen)
         return
+    if what.gang is not None:
+        yield " the pod by itself:"
     yield from _tallies("node", what.nodes, what.node_reasons, width, screen)
     if what.gpus:
         yield from _tallies("GPU", what.gpus, what.gpu_reasons, width, screen)
     if what.free:
         yield ""
         yield from _table(what.free, what.free_not_listed, screen, nodes)
+    yield from eviction_lines(what, screen)
     if what.cures:
         yield ""
         size = max(len(cure.change) for cure in what.cures)
@@ -157,10 +163,20 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
                 numbers = f"{first} to {number}: " if first < number else ""
                 yield from prefixed("          ", f"({numbers}{cure.effect})", screen)
             first = number + 1
-    elif not what.runs_on and not any(answer.type or answer.cures for answer in what.pools):
+    elif not (what.runs_on or _fits_alone(what) or any(one.type or one.cures for one in what.pools)):
         yield ""
-        yield " cure     none that is small: no single change of the pod or the cluster lets it run"
+        none = "none that is small: no single change of the pod or the cluster lets it run"
+        yield from prefixed(" cure     ", none, screen)
     yield from pool_lines(what, screen)
+    if what.unread_scheduling:
+        yield ""
+        unread = ", ".join(what.unread_scheduling)
+        yield from prefixed("   ", f"This user may not list {unread}, so these are left out of the answer.", screen)
+
+
+def _fits_alone(what: Explanation) -> bool:
+    """Return whether a node has room for the pod, so that it waits for its gang, its queue or a nominated pod."""
+    return any(tally.reason == "fits" for tally in what.node_reasons)
 
 
 def _tallies(thing: str, total: int, tallies: Iterable[ReasonTally], width: int, screen: Console) -> Iterator[str]:

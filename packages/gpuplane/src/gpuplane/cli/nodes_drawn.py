@@ -15,7 +15,7 @@ from gpuplane.autoscaler.asks import PodAsk
 from gpuplane.autoscaler.existing import hold_pod
 from gpuplane.autoscaler.options import NodeOption
 from gpuplane.autoscaler.purchase import BoughtNode
-from gpuplane.explain.answer import request_text
+from gpuplane.explain.words import request_text
 from gpuplane.sharing.node import NodeState
 
 FREE = -1

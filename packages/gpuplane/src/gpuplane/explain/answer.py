@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,14 +11,15 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.offers import GpuUnits, units_asked
 from gpuplane.explain.cures import cures
+from gpuplane.explain.evictions import EvictionAnswer
+from gpuplane.explain.gangs import GangAnswer
 from gpuplane.explain.proving import Cure, gib, place_of, runs_on
-from gpuplane.explain.queues import queue_text
+from gpuplane.explain.scheduled import Scheduling, scheduling
+from gpuplane.explain.words import request_text
 from gpuplane.explain.world import GPU_RESOURCES, ClusterFacts, NodeVerdict, Object, World
-from gpuplane.scheduler.gangs.gang import is_of_gang
-from gpuplane.sharing import Assignment, LedgerGPU, Request, of_pod, request_of
+from gpuplane.sharing import Assignment, LedgerGPU, of_pod, request_of
 from gpuplane.sharing.held import held_parts, in_parts, in_units
 from gpuplane.sharing.placement import Lack
-from gpuplane.sharing.request import Ask
 from gpuplane.sharing.unsupported import unsupported
 from kubekit.api.core import Container, Event, Pod, has_ended
 from kubekit.errors import InvalidInput
@@ -125,6 +126,9 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     can_ever_run: bool | None = True  # None where `unread` keeps it unknown
     quota: str = ""  # ok, exceeded, or empty where none is set
     queue: str = ""  # name and share of the pod scheduler's queue that it is in
+    waits_for_queue: str = ""  # why that queue lets it wait, whatever is free
+    gang: GangAnswer | None = None  # of a waiting pod of the pod scheduler; the reasons of nodes are of the pod alone
+    evictions: EvictionAnswer | None = None  # what preemption would do for it; None where it has a place
     findings: tuple[str, ...] = ()
     nodes: int = 0
     node_reasons: tuple[ReasonTally, ...] = ()
@@ -142,6 +146,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     pools: tuple[PoolAnswer, ...] = ()
     priced: str = ""  # date and region of the prices of `pools`
     unread_volumes: tuple[str, ...] = ()  # kinds without which the zones of its volumes are unknown to `pools`
+    unread_scheduling: tuple[str, ...] = ()  # kinds that the pod's scheduler reads, and the user may not list
     buying: Buying | None = None  # where there are node pools
     note: str = ""  # further facts: gates, kube-scheduler's own words, an assignment that is broken
 
@@ -175,7 +180,7 @@ def explain_by_events(
 
     `why` says why the operator did not answer instead.
     """
-    found = explain(raw, ClusterFacts((), ()), now)
+    found = _with(explain(raw, ClusterFacts((), ()), now), queue="", gang=None, evictions=None)
     if found.state != "waiting" or found.findings:
         return _with(found, unread=tuple(unread), runs_on="")
     newest: dict[str, Event] = {}
@@ -260,27 +265,31 @@ def _waiting(start: Explanation, raw: Object, pod: Pod, world: World) -> Explana
     lacking = [verdict for verdict in verdicts if verdict.about == "gpus" and verdict.lacks]
     free = tuple(_free(world, verdict) for verdict in lacking)
     gates = [gate["name"] for gate in raw["spec"].get("schedulingGates") or ()]
-    note = f"scheduling gates hold it back: {', '.join(gates)}" if gates else ""
+    note = f"scheduling gates hold it back: {', '.join(gates)}" if gates else never
+    found = Scheduling() if note else scheduling(world, raw, start.now, fits=bool(place))
+    if found.refused:
+        place = ""
+    elif found.place is not None:
+        place = found.place
+    alone = not never and found.gang is None and not found.waits_for_queue
     return _with(
         start,
         can_ever_run=world.can_ever_run(raw),
         quota=_quota(verdicts, pod.metadata.namespace in world.facts.quotas),
-        queue=_queue(pod, world),
+        queue=found.queue,
+        waits_for_queue=found.waits_for_queue,
+        gang=found.gang,
+        evictions=found.evictions,
         nodes=len(verdicts),
         node_reasons=_nodes(verdicts),
         gpus=sum(len(verdict.lacks) for verdict in lacking),
         gpu_reasons=_gpus(lacking, free),
         free=free,
-        cures=() if place or never else tuple(cures(world, raw, verdicts)),
+        cures=tuple(cures(world, raw, verdicts)) if alone and not place and not found.refused else found.cures,
         runs_on=place,
-        note=note or never or (_scheduler_said(pod) if place or is_of_gang(raw["metadata"], raw["spec"]) else ""),
+        unread_scheduling=world.facts.scheduling.unread if found.asked else (),
+        note=note or found.refused or (_scheduler_said(pod) if place else ""),
     )
-
-
-def _queue(pod: Pod, world: World) -> str:
-    if pod.spec.scheduler_name != names.SCHEDULER_NAME:
-        return ""
-    return queue_text(world.facts.queues, pod.metadata.namespace)
 
 
 def _quota(verdicts: Iterable[NodeVerdict], limited: bool) -> str:
@@ -351,23 +360,3 @@ def _scheduler_said(pod: Pod) -> str:
         if condition.type == "PodScheduled" and condition.status == "False" and condition.message:
             return f"{name} reported: {condition.message}"
     return "" if pod.status.conditions else "no scheduler has looked at it yet"
-
-
-# -- words -------------------------------------------------------------------------------------------------------------
-
-
-def request_text(request: Request, devices: Mapping[str, int]) -> str:
-    """`40% core + 12 GiB of one GPU`, `2 GPUs`; of several containers each with its name. `devices` are those that only
-    their name contains: `1 nvidia.com/mig-1g.10gb`.
-    """
-    named = [f"{number} {name}" for name, number in devices.items()]
-    if len(request.asks) == 1:
-        return ", ".join([_ask(request.asks[0]), *named])
-    return ", ".join([*(f"{ask.container} {_ask(ask)}" for ask in request.asks), *named])
-
-
-def _ask(ask: Ask) -> str:
-    if ask.gpus:
-        return f"{ask.gpus} GPU" if ask.gpus == 1 else f"{ask.gpus} GPUs"
-    memory = f" + {gib(ask.memory_mib)}" if ask.memory_mib else ""
-    return f"{ask.core}% core{memory} of one GPU"

@@ -6,18 +6,16 @@ plan holds after the plans before it.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from gpuplane import names
+from gpuplane.explain.scheduler_view import offline_cluster
 from gpuplane.explain.world import ClusterFacts
 from gpuplane.scheduler.defrag.candidates import Candidates, MoveRules, candidates
 from gpuplane.scheduler.defrag.search import Move, MovePlan, MoveSearch, found_by
 from gpuplane.scheduler.pods.objects import ScheduledPod
-from gpuplane.scheduler.policies import Policies
 from gpuplane.scheduler.simulation.offline import OfflineCluster
 from gpuplane.sharing import Assignment
 from kubekit.scheduling.preemption import Budget
@@ -83,7 +81,7 @@ def defragmentation(
         namespace: make room for pods of this namespace only; empty for all.
         free_nodes: free whole nodes too.
     """
-    cluster, others = _cluster(facts, namespace)
+    cluster = offline_cluster(facts)
     search = MoveSearch(cluster.cache, cluster.cluster, cluster.filtering, cluster.policies)
     pods = cluster.known_pods()
     movable = candidates(pods, budgets, now, rules)
@@ -114,30 +112,13 @@ def defragmentation(
         tuple(without),
         count,
         dict(movable.why),
-        others,
+        _of_other_schedulers(cluster),
     )
 
 
-def _cluster(facts: ClusterFacts, namespace: str) -> tuple[OfflineCluster, int]:
-    """Return the scheduler's view, and the number of pods that wait for other schedulers for GPUs."""
-    policies = Policies()
-    cluster = OfflineCluster(names.SCHEDULER_NAME, policies, facts.quotas.get)
-    cluster.cluster.name_by(facts.naming)
-    cluster.set_namespaces(facts.namespaces)
-    gpunodes = {node.metadata.name: node for node in facts.gpunodes}
-    for node in facts.nodes:
-        # An object that does not decode is absent, as it is for informers.
-        with contextlib.suppress(msgspec.ValidationError):
-            cluster.add_node(node, gpunodes.get(node["metadata"]["name"]))
-    for pod in facts.pods:
-        with contextlib.suppress(msgspec.ValidationError):
-            cluster.add_pod(pod)
-    cluster.cluster.all_known()
-    others = 0
-    for one in cluster.known_pods():
-        policies.seen(one.request)
-        others += not one.spec.node_name and not one.ours and bool(one.request)
-    return cluster, others
+def _of_other_schedulers(cluster: OfflineCluster) -> int:
+    """Return the number of pods that wait for other schedulers for GPUs."""
+    return sum(not one.spec.node_name and not one.ours and bool(one.request) for one in cluster.known_pods())
 
 
 def _waiting(pods: Iterable[ScheduledPod], namespace: str) -> list[ScheduledPod]:

@@ -11,7 +11,9 @@ from typing import Any, Final, TypedDict
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
+from gpuplane.explain.scheduling_reading import read_scheduling
 from gpuplane.explain.world import ClusterFacts, Object
 from gpuplane.names import (
     QUOTA_KEY,
@@ -72,6 +74,7 @@ class _Spec(TypedDict, total=False):
     tolerations: Any
     topologySpreadConstraints: Any
     schedulingGates: Any
+    schedulingGroup: Any
 
 
 class _Status(TypedDict, total=False):
@@ -147,7 +150,7 @@ async def read_facts(client: Client, whole: str = "") -> ClusterFacts:
         whole: the namespace whose bound pods may be asked about, EVERY for all; of others' there is only what they take
             up.
     """
-    pods, nodes, gpunodes, namespaces, (naming, quotas), queues = await asyncio.gather(
+    read_all = asyncio.gather(
         _listed(client, "/api/v1/pods", lambda item: decode_pod(item, whole)),
         listed(client, "/api/v1/nodes"),
         _gpunodes(client),
@@ -155,7 +158,10 @@ async def read_facts(client: Client, whole: str = "") -> ClusterFacts:
         read_quotas(client),
         read_queues(client),
     )
-    return ClusterFacts(pods, nodes, gpunodes, namespaces, quotas, naming, queues)
+    scheduling, (pods, nodes, gpunodes, namespaces, (naming, quotas), queues) = await asyncio.gather(
+        read_scheduling(client), read_all
+    )
+    return ClusterFacts(pods, nodes, gpunodes, namespaces, quotas, naming, queues, scheduling)
 
 
 async def unreadable(client: Client) -> list[str]:
@@ -202,7 +208,10 @@ def decode_pod(item: msgspec.Raw, whole: str = "") -> Object:
     except msgspec.ValidationError:  # no pod as the API server writes them
         return _object(item)
     bound = (pod.get("spec") or {}).get("nodeName")
-    return pod if bound and whole not in (EVERY, pod["metadata"].get("namespace")) else _object(item)
+    # NB: a gang's time-out counts from the time at which its pods were bound, which is in their conditions.
+    of_round = names.GANG_ROUND_ANNOTATION in (pod["metadata"].get("annotations") or {})
+    slim = bound and not of_round and whole not in (EVERY, pod["metadata"].get("namespace"))
+    return pod if slim else _object(item)
 
 
 def _slim(found: Object) -> Object:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -25,6 +25,7 @@ from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.api.offers import WHOLE, GpuUnits, UnitKind, offered_units, shared_by_mps, units_asked
 from gpuplane.api.requests import is_gpu
 from gpuplane.explain.holdings import Holdings, mended
+from gpuplane.explain.scheduling_reading import SchedulingFacts
 from gpuplane.scheduler.quota import NamespaceQuota, QuotaCheck, QuotaSettings, QuotaUsage
 from gpuplane.scheduler.transforms import CachedPod, by_count, place_of, transform_node, transform_pod
 from gpuplane.sharing import POLICIES, Assignment, LedgerGPU, Request, empty, gpus_of, request_of
@@ -40,6 +41,9 @@ from kubekit.scheduling.cache import SchedulerCache
 from kubekit.scheduling.check import FilterCheck
 from kubekit.scheduling.filters import UNSCHEDULABLE_TAINT, Failure, node_matches, tolerates, untolerated
 from kubekit.scheduling.podinfo import Affinity, NodeFacts, PodInfo, compile_node, compile_pod
+
+if TYPE_CHECKING:
+    from gpuplane.explain.scheduler_view import SchedulerView
 
 Object = dict[str, Any]
 GPU_RESOURCES: Final = frozenset({names.GPU_RESOURCE, names.VCUDA_CORE, names.VCUDA_MEMORY, names.ALPHA_GPU})
@@ -64,6 +68,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     quotas: Mapping[str, NamespaceQuota] = {}
     naming: QuotaSettings = QuotaSettings()
     queues: Sequence[GPUQueue] = ()
+    scheduling: SchedulingFacts = SchedulingFacts()
     viewer: str = ""  # the namespace whose pods may be named; empty for all
 
 
@@ -96,6 +101,7 @@ class World:
         self._mix = Mix()
         self._made: dict[str, Policy] = {}
         self._raw: dict[str, Object] = {}
+        self.scheduler: SchedulerView | None = None  # made for the first pod that needs it
         for raw in facts.nodes:
             # An object that does not decode is absent, as it is for informers: it must not stop every explanation.
             with contextlib.suppress(msgspec.ValidationError):
@@ -179,6 +185,10 @@ class World:
         meta, request = pod.metadata, pod.request
         where = meta.uid, meta.namespace, pod.spec.node_name
         self.usage.add(*where, request.core, meta.name, by_count=request.by_count)
+
+    def has_lower(self, priority: int) -> bool:
+        """Return whether a bound pod has a lower priority."""
+        return any(other < priority for other in self._cache.priorities)
 
     def shown(self, pod: CachedPod) -> str:
         """Return the pod as namespace/name, or without both where the viewer may not know them."""

@@ -44,6 +44,15 @@ class Preemption:
                     remaining[node] = victims
         return wire.preempt_result(remaining)
 
+    def victims_on(self, pod: CachedPod, node: str, proposed: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the uids of the pods to evict from a node for which kube-scheduler proposes some; None where evictions
+        cannot help.
+        """
+        if self._cluster.unusable(node):
+            return None
+        found = self._victims(pod, node, wire.Victims(tuple(proposed)), self._lower(pod, [node]).get(node, []))
+        return tuple(found.uids) if found is not None else None
+
     def _victims(self, pod: CachedPod, node: str, proposed: wire.Victims, lower: list[str]) -> wire.Victims | None:
         """Return the pods to evict from the node; None when evictions cannot help."""
         if self._fits(pod, node, proposed.uids):

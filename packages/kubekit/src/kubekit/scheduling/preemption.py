@@ -33,6 +33,11 @@ class Budget(msgspec.Struct, frozen=True):
     namespace: str
     selector: Selector | None
     allowed: int
+    name: str = ""
+
+    def covers(self, pod: PodInfo) -> bool:
+        """Return whether the budget protects the pod."""
+        return self.namespace == pod.namespace and self.selector is not None and self.selector.matches(pod.labels)
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -44,10 +49,14 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class PreemptionPlan(msgspec.Struct, frozen=True):
-    """The result of preemption: candidates by node, or why not (`message`)."""
+    """The result of preemption: candidates by node, or why not (`message`).
+
+    `counts`: the number of nodes with each reason, where nodes are what the message is about.
+    """
 
     candidates: tuple[Candidate, ...] = ()
     message: str = ""
+    counts: tuple[tuple[str, int], ...] = ()
 
 
 def plan(
@@ -97,7 +106,7 @@ def plan(
     counts = count_reasons(verdicts.values())
     if found.absent or found.refused is not None:
         counts[NOT_HELPFUL.reasons[0]] += found.absent or found.total
-    return PreemptionPlan(message=available(found.total, counts))
+    return PreemptionPlan(message=available(found.total, counts), counts=tuple(counts.items()))
 
 
 def _still_leaving(pod: PodInfo, cache: SchedulerCache, by_priority: bool) -> bool:
@@ -159,7 +168,7 @@ def split(pods: Sequence[PodInfo], budgets: Sequence[Budget]) -> tuple[list[PodI
     for pod in pods:
         breaks = False
         for index, budget in enumerate(budgets):
-            if budget.namespace != pod.namespace or budget.selector is None or not budget.selector.matches(pod.labels):
+            if not budget.covers(pod):
                 continue
             left[index] -= 1
             breaks = breaks or left[index] < 0

@@ -59,17 +59,9 @@ def reason_to_stay(pod: ScheduledPod, budgets: Sequence[Budget], now: float, rul
         return UNKNOWN_GPUS
     if any(now < time + rules.cool_down_seconds for time in move_times(pod.moved_at)):
         return COOLS_DOWN
-    covering = [one for one in budgets if covers(one, pod)]
+    covering = [one for one in budgets if one.covers(pod.info)]
     # NB: the API server evicts no pod that has two budgets.
     return BUDGET if len(covering) > 1 or any(one.allowed < 1 for one in covering) else ""
-
-
-def covers(budget: Budget, pod: ScheduledPod) -> bool:
-    """Return whether the budget protects the pod."""
-    info = pod.info
-    if info is None or budget.selector is None or budget.namespace != info.namespace:
-        return False
-    return budget.selector.matches(info.labels)
 
 
 def candidates(pods: Iterable[ScheduledPod], budgets: Sequence[Budget], now: float, rules: MoveRules) -> Candidates:

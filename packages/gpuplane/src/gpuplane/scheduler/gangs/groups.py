@@ -35,6 +35,11 @@ _CURES: Final = {
     "--runtime-config=scheduling.k8s.io/v1alpha2=true",
 }
 _LEVEL_NAMES: Final = (GPU, NODE, *LABELS)
+PodGroup = PluginPodGroup | WorkloadPodGroup
+GROUP_KINDS: Final[dict[GangSource, type[PluginPodGroup] | type[WorkloadPodGroup]]] = {
+    GangSource.PLUGIN_GROUP: PluginPodGroup,
+    GangSource.WORKLOAD_GROUP: WorkloadPodGroup,
+}
 
 
 class GangLookup(Protocol):
@@ -61,11 +66,8 @@ class GangGroups:
         served: Callable[[GangSource], None],
     ) -> None:
         self._changed = changed
-        self._of_plugin: Informer[PluginPodGroup] = Informer(client, PluginPodGroup, clock=clock, optional=True)
-        self._of_workload: Informer[WorkloadPodGroup] = Informer(client, WorkloadPodGroup, clock=clock, optional=True)
         self.informers: dict[GangSource, Informer[Any]] = {
-            GangSource.PLUGIN_GROUP: self._of_plugin,
-            GangSource.WORKLOAD_GROUP: self._of_workload,
+            source: Informer(client, kind, clock=clock, optional=True) for source, kind in GROUP_KINDS.items()
         }
         for source, informer in self.informers.items():
             informer.add_handler(partial(self._group_changed, source))
@@ -73,21 +75,14 @@ class GangGroups:
 
     def gang(self, namespace: str, declared: DeclaredGang) -> Gang | str:
         """Return the gang that a pod of the namespace declares, or why there is none yet."""
-        if declared.source is GangSource.ANNOTATIONS:
-            return annotated_gang(declared)
-        informer, kind = self.informers[declared.source], f"podgroups.{declared.source}"
-        if not informer.served:
-            problem = f"the API server does not serve {kind}; cure: {_CURES[declared.source]}"
-            return f"gang {declared.name}: {problem}"
-        key = f"{namespace}/{declared.name}"
-        try:
-            if (plugin := self._of_plugin.get(key)) is not None and declared.source is GangSource.PLUGIN_GROUP:
-                return plugin_gang(declared, plugin)
-            if (workload := self._of_workload.get(key)) is not None and declared.source is GangSource.WORKLOAD_GROUP:
-                return workload_gang(declared, workload)
-        except InvalidInput as error:
-            return f"gang {declared.name}: {error}"
-        return f"gang {declared.name}: its PodGroup does not exist yet ({kind} {key})"
+        return gang_with(namespace, declared, self._is_served, self._find)
+
+    def _is_served(self, source: GangSource) -> bool:
+        return self.informers[source].served
+
+    def _find(self, source: GangSource, key: str) -> PodGroup | None:
+        found: PodGroup | None = self.informers[source].get(key)
+        return found
 
     def timeout(self, namespace: str, declared: DeclaredGang) -> float:
         """Return the seconds for which a part of the gang may be bound without the rest."""
@@ -97,6 +92,35 @@ class GangGroups:
     def _group_changed(self, source: GangSource, old: Any, new: Any) -> None:
         meta = (new or old).metadata
         self._changed((meta.namespace, source, meta.name))
+
+
+def gang_with(
+    namespace: str,
+    declared: DeclaredGang,
+    is_served: Callable[[GangSource], bool],
+    find: Callable[[GangSource, str], PodGroup | None],
+) -> Gang | str:
+    """Return the gang that a pod of the namespace declares, or why there is none yet.
+
+    Args:
+        is_served: whether the API server has the kind of PodGroups.
+        find: returns the PodGroup with a namespace/name.
+    """
+    if declared.source is GangSource.ANNOTATIONS:
+        return annotated_gang(declared)
+    kind, key = f"podgroups.{declared.source}", f"{namespace}/{declared.name}"
+    if not is_served(declared.source):
+        problem = f"the API server does not serve {kind}; cure: {_CURES[declared.source]}"
+        return f"gang {declared.name}: {problem}"
+    try:
+        group = find(declared.source, key)
+        if isinstance(group, PluginPodGroup):
+            return plugin_gang(declared, group)
+        if group is not None:
+            return workload_gang(declared, group)
+    except InvalidInput as error:
+        return f"gang {declared.name}: {error}"
+    return f"gang {declared.name}: its PodGroup does not exist yet ({kind} {key})"
 
 
 def plugin_gang(declared: DeclaredGang, group: PluginPodGroup) -> Gang:

@@ -36,6 +36,8 @@ from kubekit.scheduling.volumes.store import VolumePlan
 
 MOST_DOMAINS: Final = 32
 """Domains to try for a gang. Each takes as long as the decision for all its pods."""
+MOST_NEAREST: Final = 8
+"""Domains to name where none has room by its free GPUs and resources."""
 ROOM_CAUSES: Final = frozenset({GPUS, "NodeResourcesFit", "NodeAffinity"})
 
 
@@ -46,12 +48,27 @@ class GangPlace(msgspec.Struct, frozen=True):
     node: str
 
 
+class TriedDomain(msgspec.Struct, frozen=True):
+    """A topology domain without room for the gang, and the number of its pods that have room there.
+
+    `domain` is None where the gang requires no topology. `why` is what the next pod lacks, empty for a domain that was
+    not tried since its free GPUs and resources do not suffice.
+    """
+
+    domain: Domain | None
+    pods: int
+    why: str = ""
+
+
 class GangDecision(msgspec.Struct, frozen=True):
-    """A place for each pod, or none and why."""
+    """A place for each pod, or none and why. `tried` are domains without enough room, those with the most room first
+    where none was tried.
+    """
 
     places: tuple[GangPlace, ...] = ()
     message: str = ""
     causes: frozenset[str] = frozenset()
+    tried: tuple[TriedDomain, ...] = ()
 
 
 class GangPlacer:
@@ -94,12 +111,14 @@ class GangPlacer:
             if not required:
                 return _no_domain(gang, len(pods), rooms)
         message, causes = "", ROOM_CAUSES if gang.required or gang.preferred else frozenset()
+        tried: list[TriedDomain] = []
         for domain in chain(islice(self._preferred(gang, pods, required), MOST_DOMAINS), required):
             decision = self._try(gang, pods, domain)
             if decision.places:
                 return decision
             message, causes = message or decision.message, causes | decision.causes
-        return GangDecision(message=message, causes=causes)
+            tried += decision.tried
+        return GangDecision(message=message, causes=causes, tried=tuple(tried))
 
     def _preferred(
         self, gang: Gang, pods: Sequence[ScheduledPod], required: Sequence[Domain | None]
@@ -138,7 +157,8 @@ class GangPlacer:
                 if not decision.node:
                     where = f" in {domain.shown}" if domain is not None else ""
                     text = f"gang {gang.name}: {len(places)} of {len(pods)} pods have room together{where}; "
-                    return GangDecision(message=text + f"the next one: {decision.message}", causes=decision.causes)
+                    tried = (TriedDomain(domain, len(places), decision.message),)
+                    return GangDecision((), text + f"the next one: {decision.message}", decision.causes, tried)
                 self._hold(pod, decision.node, undo)
                 places.append(GangPlace(pod, decision.node))
         return GangDecision(tuple(places))
@@ -198,14 +218,14 @@ def _on_gpu(pod: ScheduledPod, uuid: str) -> ScheduledPod:
 
 
 def _no_domain(gang: Gang, pods: int, rooms: DomainRooms | GPURooms) -> GangDecision:
-    found = rooms.nearest()
-    if found is None:
+    found = rooms.largest(MOST_NEAREST)
+    if not found:
         text = f"no node is in a topology domain ({gang.required}), which it requires"
     else:
-        text = (
-            f"needs room for {pods} pods in one {gang.required}; the nearest is {found.domain.shown}, for {found.pods}"
-        )
-    return GangDecision(message=f"gang {gang.name}: {text}", causes=ROOM_CAUSES)
+        near = found[0]
+        text = f"needs room for {pods} pods in one {gang.required}; the nearest is {near.domain.shown}, for {near.pods}"
+    tried = tuple(TriedDomain(one.domain, one.pods) for one in found)
+    return GangDecision(message=f"gang {gang.name}: {text}", causes=ROOM_CAUSES, tried=tried)
 
 
 def failed(error: Exception) -> GangDecision:

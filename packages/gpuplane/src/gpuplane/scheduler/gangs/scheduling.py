@@ -37,7 +37,7 @@ from kubekit.errors import KubekitError
 from kubekit.kube import Clock
 from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.preemption import WAITING, Budget
-from kubekit.scheduling.queue import ERROR, GANG, QUEUE_LIMIT, ClusterEvent, QueueEntry
+from kubekit.scheduling.queue import ERROR, GANG, ClusterEvent, QueueEntry
 
 
 class GangScheduler:
@@ -68,6 +68,7 @@ class GangScheduler:
         self.members = members
         self.placer = deciders.placer
         self._groups = groups
+        self._deciders = deciders
         self._preemption = deciders.gang_preemption
         self._budgets = budgets
         self._binder = binder
@@ -110,7 +111,8 @@ class GangScheduler:
         decision = GangDecision(message=needs.message, causes=frozenset({GANG}))
         if needs.together:
             bound = [one for one in pods if self._is_bound(one) and not one.metadata.deletion_timestamp]
-            decision = self._decide(gang, needs.together, bound)
+            promised = [self._model.as_promised(one) for one in needs.together]
+            decision = self._deciders.gang_places(gang, promised, bound)
             if not decision.places and ERROR not in decision.causes:
                 decision = self._make_room(gang, needs.together, bound, decision)
         else:
@@ -134,14 +136,6 @@ class GangScheduler:
             self._model.assume(msgspec.structs.replace(info, node_name=place.node))
         for place, reservation in reserved:
             self._bindings.begin_later(entries[reservation.uid], place.pod, reservation)
-
-    def _decide(self, gang: Gang, together: tuple[ScheduledPod, ...], bound: list[ScheduledPod]) -> GangDecision:
-        if refusal := self._model.fair.refuses(*(one.info for one in together if one.info is not None)):
-            return GangDecision(message=f"gang {gang.name}: {refusal}", causes=frozenset({QUEUE_LIMIT}))
-        try:
-            return self.placer.place(gang, [self._model.as_promised(pod) for pod in together], bound)
-        except KubekitError as error:
-            return failed(error)
 
     def _make_room(
         self, gang: Gang, together: Sequence[ScheduledPod], bound: Sequence[ScheduledPod], decision: GangDecision

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -108,9 +109,9 @@ class DomainRooms:
         for one in sorted((one for one in self._rooms if one.pods >= pods), key=lambda one: one.pods):
             yield one.domain
 
-    def nearest(self) -> DomainRoom | None:
-        """Return the domain with the most room, None without domains."""
-        return max(self._rooms, key=lambda one: one.pods, default=None)
+    def largest(self, most: int) -> list[DomainRoom]:
+        """Return so many domains at most, those with the most room first."""
+        return sorted(self._rooms, key=lambda one: -one.pods)[:most]
 
     def only(self, fits: Callable[[Domain], bool]) -> DomainRooms:
         """Return the domains that fit."""
@@ -153,12 +154,21 @@ class GPURooms:
         for room in sorted(room for room in self._by_room if room >= pods):
             yield from list(self._by_room[room].values())
 
-    def nearest(self) -> DomainRoom | None:
-        """Return the GPU with the most room, None without GPUs."""
-        if self._by_room:
-            most = max(self._by_room)
-            return DomainRoom(next(iter(self._by_room[most].values())), most)
-        return next((DomainRoom(one, 0) for gpus in self._domains.values() for one in gpus.values()), None)
+    def largest(self, most: int) -> list[DomainRoom]:
+        """Return so many GPUs at most, those with the most room first."""
+        with_room = (
+            DomainRoom(one, room)
+            for room in sorted(self._by_room, reverse=True)
+            for one in self._by_room[room].values()
+        )
+        found = list(islice(with_room, most))
+        without = (
+            DomainRoom(one, 0)
+            for node, gpus in self._domains.items()
+            for uuid, one in gpus.items()
+            if uuid not in self._rooms[node]
+        )
+        return found + list(islice(without, most - len(found)))
 
     def only(self, fits: Callable[[Domain], bool]) -> DomainRooms:
         """Return the GPUs that fit."""

@@ -156,6 +156,7 @@ def read_budgets(budgets: Iterable[RawBudget]) -> list[Budget]:
             budget.metadata.namespace,
             compile_selector(budget.spec.get("selector")),
             budget.status.get("disruptionsAllowed") or 0,
+            budget.metadata.name,
         )
         for budget in budgets
     ]

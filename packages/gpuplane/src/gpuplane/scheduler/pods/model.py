@@ -20,7 +20,8 @@ from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.decide import fits_now
 from gpuplane.scheduler.pods.objects import ScheduledNode, ScheduledPod
-from gpuplane.scheduler.queues.fair import PROMISED_PRIORITY, FairQueues, in_queue_of
+from gpuplane.scheduler.pods.promises import as_promised, keep_room
+from gpuplane.scheduler.queues.fair import FairQueues, in_queue_of
 from gpuplane.scheduler.queues.tree import QueueTree
 from gpuplane.scheduler.transforms import CachedPod
 from gpuplane.sharing import Request
@@ -124,14 +125,8 @@ class PodModel:
         """
         self.withdraw(info.key)
         self._nominated[info.key] = node
-        # NB: with queues, a pod of another queue must not take the room for its higher priority, or it would be evicted
-        # again for the pod that the room was made for.
-        priority = max(info.priority, PROMISED_PRIORITY) if self.fair else info.priority
-        if (pod := self.pod(info.key)) is not None:
-            spec = msgspec.structs.replace(pod.spec, priority=priority)
-            kept = msgspec.structs.replace(pod, spec=spec, request=pod.request if request is None else request)
-            self._filtering.nominations.put(kept, node)
-        self.cache.nominate(msgspec.structs.replace(info, nominated=node, priority=priority), node)
+        cache, filtering = self.cache, self._filtering
+        keep_room(info, self.pod(info.key), node, cache=cache, filtering=filtering, fair=self.fair, request=request)
 
     def is_nominated(self, info: PodInfo) -> bool:
         """Return whether room is kept for the pod."""
@@ -149,11 +144,9 @@ class PodModel:
 
         With queues, a pod that room was made for does not wait for the room of others.
         """
-        if not self.fair or pod.info is None or pod.info.key not in self._nominated:
+        if pod.info is None or pod.info.key not in self._nominated:
             return pod
-        spec = msgspec.structs.replace(pod.spec, priority=max(pod.info.priority, PROMISED_PRIORITY + 1))
-        info = msgspec.structs.replace(pod.info, priority=max(pod.info.priority, PROMISED_PRIORITY + 1))
-        return msgspec.structs.replace(pod, spec=spec, info=info)
+        return as_promised(pod, pod.info, self.fair)
 
     def waits(self, info: PodInfo) -> bool:
         """Return whether the pod still waits for a node: it is not deleted, and no Binding is on its way."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -42,13 +42,35 @@ class KueueKind(Struct):
     spec: dict[str, Any] = {}
 
 
-def _kind(version: str, kind: str) -> type[KueueKind]:
+def kueue_kind(version: str, kind: str) -> type[KueueKind]:
+    """Return the type of a kind of Kueue in a version of its API."""
     resource = Resource(GROUP, version, KINDS[kind], kind, kind == "LocalQueue")
     return type(kind, (KueueKind,), {"RESOURCE": resource, "__annotations__": {}})
 
 
 class _Group(msgspec.Struct):
     versions: tuple[dict[str, str], ...] = ()
+
+
+def newest_version(body: bytes) -> str:
+    """Return the newest version that this module reads; empty for none.
+
+    Args:
+        body: the API server's answer about the group.
+    """
+    served = {one.get("version", "") for one in msgspec.json.decode(body, type=_Group).versions}
+    return next((version for version in VERSIONS if version in served), "")
+
+
+def kueue_queues(listed: Mapping[str, Iterable[KueueKind]], namespaces: Mapping[str, Mapping[str, str]]) -> KueueQueues:
+    """Return the queues that the objects declare.
+
+    Args:
+        listed: the objects by kind; `namespaces`: the labels of namespaces by name.
+    """
+    objects = {kind: [_object(one) for one in found] for kind, found in listed.items()}
+    reader = KueueReader(objects.get("ResourceFlavor", ()), namespaces)
+    return reader.read(objects.get("Cohort", ()), objects.get("ClusterQueue", ()), objects.get("LocalQueue", ()))
 
 
 class KueueWatch:
@@ -81,7 +103,7 @@ class KueueWatch:
         self._version = version
         async with asyncio.TaskGroup() as group:
             for kind in KINDS:
-                informer = Informer(self._client, _kind(version, kind), clock=self._clock, optional=True)
+                informer = Informer(self._client, kueue_kind(version, kind), clock=self._clock, optional=True)
                 informer.add_handler(self._object_changed)
                 self._informers[kind] = informer
                 group.create_task(informer.run())
@@ -99,8 +121,7 @@ class KueueWatch:
         except KubekitError as error:
             log.warning("group not looked up group=%s: %s", GROUP, error)
             return ""
-        served = {one.get("version", "") for one in msgspec.json.decode(body, type=_Group).versions}
-        found = next((version for version in VERSIONS if version in served), "")
+        found = newest_version(body)
         if not found:
             self._known.set()
         return found
@@ -115,10 +136,8 @@ class KueueWatch:
 
     def read(self) -> KueueQueues:
         """Return the queues that the objects declare now."""
-        listed = {kind: [_object(one) for one in informer.items()] for kind, informer in self._informers.items()}
         namespaces = {one.metadata.name: one.metadata.labels for one in self._namespaces.items()}
-        reader = KueueReader(listed.get("ResourceFlavor", ()), namespaces)
-        return reader.read(listed.get("Cohort", ()), listed.get("ClusterQueue", ()), listed.get("LocalQueue", ()))
+        return kueue_queues({kind: informer.items() for kind, informer in self._informers.items()}, namespaces)
 
     def about(self, kind: str, name: str) -> ObjectReference | None:
         """Return a reference to an object for an event; None for one that is gone."""

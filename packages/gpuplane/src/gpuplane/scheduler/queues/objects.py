@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from gpuplane.api.durations import duration
 from gpuplane.api.gpuqueue import GPUQueue, GPUQueueStatus, QueueAmounts
 from gpuplane.scheduler.queues.history import Average
-from gpuplane.scheduler.queues.tree import Bounds, FairQueue, QueueMember
+from gpuplane.scheduler.queues.kueue import KueueQueues
+from gpuplane.scheduler.queues.tree import Bounds, FairQueue, QueueFinding, QueueMember, QueueTree
 from kubekit.api.quantity import Quantity, parse_quantity
+from kubekit.errors import InvalidInput
 
 _MIB: Final = 1 << 20
 _SCALES: Final = (1000, 1, 100, 1)
@@ -27,6 +30,26 @@ def fair_queue_of(queue: GPUQueue) -> FairQueue:
         members=tuple(QueueMember(namespace) for namespace in spec.namespaces),
         half_life_s=duration(spec.half_life) if spec.half_life else None,
     )
+
+
+def tree_of(queues: Iterable[GPUQueue], kueue: KueueQueues) -> tuple[QueueTree, list[QueueFinding]]:
+    """Return the tree that all objects declare, and what of them counts otherwise than it is written."""
+    declared: dict[str, FairQueue] = {}
+    findings: list[QueueFinding] = []
+    own = list(queues)
+    for queue in own:
+        try:
+            declared[queue.metadata.name] = fair_queue_of(queue)
+        except InvalidInput as error:
+            findings.append(QueueFinding(queue.metadata.name, f"it does not count: {error}"))
+    known = {queue.metadata.name for queue in own}
+    for queue_of_kueue in kueue.queues:
+        if queue_of_kueue.name in known:
+            findings.append(QueueFinding(queue_of_kueue.name, "it counts, and not Kueue's queue of the same name"))
+        else:
+            declared[queue_of_kueue.name] = queue_of_kueue
+    tree = QueueTree(declared.values())
+    return tree, [*findings, *kueue.findings, *tree.findings]
 
 
 def bounds_of(amounts: QueueAmounts) -> Bounds:

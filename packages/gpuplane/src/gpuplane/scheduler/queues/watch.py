@@ -21,12 +21,12 @@ import msgspec
 from gpuplane.api.gpuqueue import GPUQueue, GPUQueueStatus
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.queues.kueue_watch import KueueWatch
-from gpuplane.scheduler.queues.objects import average_of, fair_queue_of, written
+from gpuplane.scheduler.queues.objects import average_of, tree_of, written
 from gpuplane.scheduler.queues.shares import dominant_share
-from gpuplane.scheduler.queues.tree import FairQueue, QueueFinding, QueueTree
+from gpuplane.scheduler.queues.tree import QueueFinding
 from kubekit.api.core import Namespace, ObjectReference
 from kubekit.api.meta import to_dict
-from kubekit.errors import InvalidInput, KubekitError
+from kubekit.errors import KubekitError
 from kubekit.kube import Client, Clock, EventRecorder, Informer, NotFound
 
 log = logging.getLogger("gpuplane.scheduler")
@@ -102,26 +102,12 @@ class QueueWatch:
     def _build(self) -> None:
         """Make the tree of the objects as they are now."""
         self._changed.clear()
-        declared: list[FairQueue] = []
-        findings: list[QueueFinding] = []
-        for queue in self.queues.items():
-            try:
-                declared.append(fair_queue_of(queue))
-            except InvalidInput as error:
-                findings.append(QueueFinding(queue.metadata.name, f"it does not count: {error}"))
         theirs = self._kueue.read()
-        for queue_of_kueue in theirs.queues:
-            if self.queues.get(queue_of_kueue.name) is None:
-                declared.append(queue_of_kueue)
-            else:
-                findings.append(QueueFinding(queue_of_kueue.name, "it counts, and not Kueue's queue of the same name"))
-        findings += theirs.findings
         self._objects = theirs.objects
         self._model.fair.follows_kueue = bool(theirs.queues)
-        tree = QueueTree(declared)
-        findings += tree.findings
+        tree, findings = tree_of(self.queues.items(), theirs)
         self._findings = set(findings)
-        log.info("queues read queues=%d findings=%d", len(declared), len(findings))
+        log.info("queues read queues=%d findings=%d", len(list(tree)), len(findings))
         self._model.set_queues(tree)
         self._report_findings()
 
