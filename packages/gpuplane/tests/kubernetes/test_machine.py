@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from tests.support.realkube import files, nri
 from tests.support.realkube.inventory import Objects, difference, inventory
 from tests.support.realkube.life import until_as
 from tests.support.realkube.watching import PATIENCE_S, gpu_node_is_ready, log, phase, until_objects
+from tests.support.share_attack import ATTACK, INSIDE, last
 
 MANIFEST = Path(demo.__file__).parent / "cuda-vectoradd.yaml"
 NAMESPACE = names.OPERATOR_NAMESPACE
@@ -81,16 +83,32 @@ class Story:
             lambda nodes: [n for n in nodes if n.status.allocatable.get(resource) == wanted and node_is_ready(n)],
         )
 
-    async def create(self, name: str, script: str, gpus: int, share: dict[str, str] | None = None) -> None:
+    async def create(
+        self,
+        name: str,
+        script: str,
+        gpus: int,
+        share: dict[str, str] | None = None,
+        *,
+        user: int = 65532,
+    ) -> None:
         container = {
             "name": "main",
             "image": names.IMAGE,
             "command": ["/usr/bin/python3.11", "-u", "-c", script],
             "resources": {"limits": share or {names.GPU_RESOURCE: gpus}},
+            "securityContext": {"runAsUser": user},
         }
         spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
         await self.client.create(manifest, namespace="default")
+
+    async def admitted(self, name: str, script: str, share: dict[str, str] | None = None) -> None:
+        """Create a pod as a ReplicaSet does: a kubelet without a plugin turns it away, and another one is made."""
+        await self.create(name, script, 1, share)
+        while (await phase(self.client, name, "Running", "Failed")).status.reason == "UnexpectedAdmissionError":
+            await self.delete(name)
+            await self.create(name, script, 1, share)
 
     async def listed_devices(self, name: str, environment: dict[str, str], limits: dict[str, str]) -> set[str]:
         """The GPUs' device nodes in a container of RuntimeClass nvidia."""
@@ -310,11 +328,7 @@ async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bar
     await story.ready()
 
     async def seen(name: str, share: dict[str, str] | None = None) -> Any:
-        await story.create(name, LOOK, 1, share)
-        # As a ReplicaSet does: a kubelet that has just lost its plugin turns pods away, and another one is made.
-        while (await phase(story.client, name, "Running", "Failed")).status.reason == "UnexpectedAdmissionError":
-            await story.delete(name)
-            await story.create(name, LOOK, 1, share)
+        await story.admitted(name, LOOK, share)
         return json.loads(await until_said(story, name))
 
     whole = await seen("whole")
@@ -349,6 +363,75 @@ async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bar
     await story.delete("share", "restarted", "alone", "after")
     await story.client.patch(Node, story.node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
     await story.offers(2)
+
+
+async def printed(story: Story, pod: str, wanted: Callable[[str], Any]) -> Any:
+    """What `wanted` finds in a pod's log, once it finds something."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(ApiError):  # its container has no log yet
+                if found := wanted(await log(story.client, pod)):
+                    return found
+            await asyncio.sleep(0.2)
+
+
+def pages_mounted(story: Story) -> list[str]:
+    """The mount points of usage pages that the machine has below its own root; below /machine they are once more."""
+    points = [line.split()[4] for line in story.node.run("cat", "/proc/1/mountinfo").stdout.splitlines()]
+    return [point for point in points if point.startswith(f"/{names.LIMITS_DIR}/")]
+
+
+async def until_pages(story: Story, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while len(pages_mounted(story)) != count:  # noqa: ASYNC110 - mounts are not watched
+            await asyncio.sleep(0.2)
+
+
+async def test_a_tenant_cannot_fill_the_disk_of_its_node(story: Story, bare: Bare) -> None:
+    await story.ready()
+    await story.client.patch(Node, story.node.name, {"metadata": {"labels": {names.SHARE_LABEL: "enable"}}})
+    share = {names.VCUDA_CORE: "30", names.VCUDA_MEMORY: "20"}
+    await until_plugin_says(story, *(f"registered with kubelet resource={resource}" for resource in share))
+    await story.offers(200, names.VCUDA_CORE)
+    await story.create("neighbour", HOLD, 1, share)
+    said = await until_said(story, "neighbour")
+    free = os.statvfs(story.node.root)
+    # Without the bound it would take 8 GiB at a time.
+    script = f"import os; os.environ['MOST_BYTES'] = str(8 << 30)\n{ATTACK}"
+    await story.create("thief", script, 1, share, user=0)
+    taken = await printed(story, "thief", last)
+    assert taken.done >= INSIDE and taken.done.isdisjoint(
+        {"directory", "file", "symbolic link", "link", "node", "name"}
+    )
+    assert taken.most_blocks <= 1_200_000 and taken.most_attributes <= 4096
+    # Other programs write to this disk too.
+    assert free.f_bavail * free.f_frsize - taken.least_free < 4 << 30
+    both = pages_mounted(story)
+    assert len(both) == 2
+
+    await kill_plugin(story)
+    await story.offers(200, names.VCUDA_CORE)
+    again = await printed(story, "thief", lambda text: (now := last(text)) and now.rounds > taken.rounds and now)
+    assert again.most_blocks <= 1_200_000 and pages_mounted(story) == both, "found again, and none twice"
+    await story.delete("thief")
+    await until_pages(story, 1)
+    neighbour = (await story.client.get(Pod, "neighbour", "default")).status
+    assert (neighbour.phase, neighbour.container_statuses[0].restart_count) == ("Running", 0)
+    assert await log(story.client, "neighbour") == said + "\n"
+
+    before = (await story.client.get(Node, story.node.name)).status.node_info.boot_id
+    story.node.reboot()
+    await until_objects(story.client, Node, lambda nodes: [n for n in nodes if n.status.node_info.boot_id != before])
+    await story.delete("neighbour")  # the kubelet has failed it for good: at the boot there was no device plugin
+    await story.admitted("after", HOLD, share)
+    await until_said(story, "after")
+    await until_pages(story, 1)
+    await story.delete("after")
+    await story.client.patch(Node, story.node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+    await story.ready()
+    story.gpuplane("uninstall", "-q")
+    assert difference(bare.objects, await until_as(story.client, bare.objects)) == ""
+    assert pages_mounted(story) == [] and files.difference(bare.files, files.of_machine(story.node)) == {}
 
 
 async def until_plugin_says(story: Story, *words: str) -> None:

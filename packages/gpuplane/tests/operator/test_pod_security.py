@@ -44,6 +44,13 @@ ROOT: Final = {
     "dcgm-exporter": "the kubelet's socket of pod resources is root's",
     "nvidia-cuda-validator": "the image of the policy may be one that runs as root, as the pods of tenants do",
 }
+MOUNTS_FOR_THE_HOST: Final = {
+    **THEIRS,
+    "driver": "the driver's root is a mount, which the host's programs and all containers use",
+    "driver-before": "takes such a root of an earlier driver away",
+    "device-plugin": "the pages that containers of shares may write lie on small file systems of their own",
+    "mps-control-daemon": "the shared memory of clients is a file system of its own",
+}
 HOST_NAMESPACES: Final = {
     "driver": "finds the processes that hold a driver",
     "driver-before": "finds the processes that hold a driver",
@@ -115,6 +122,15 @@ def test_a_policys_security_context_leaves_the_filter() -> None:
 def test_only_who_looks_at_other_processes_shares_their_namespace() -> None:
     found = {one["name"] for pod, one in ALL if any(pod.get(field) for field in ("hostPID", "hostIPC", "hostNetwork"))}
     assert found == HOST_NAMESPACES.keys()
+
+
+def test_only_who_mounts_for_the_host_passes_mounts_on_to_it() -> None:
+    found = {
+        one["name"]
+        for _, one in ALL
+        if any(mount.get("mountPropagation") == "Bidirectional" for mount in one.get("volumeMounts", ()))
+    }
+    assert found == MOUNTS_FOR_THE_HOST.keys()
 
 
 @pytest.mark.parametrize(("pod", "container"), CONFINED, ids=[one["name"] for _, one in CONFINED])

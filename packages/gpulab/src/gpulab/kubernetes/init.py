@@ -74,9 +74,8 @@ def _mount(config: dict[str, Any]) -> None:
         if place.exists():
             run("mount", "--bind", str(program), str(place))
     for name, source in (("var/lib/containerd", "containerd"), ("var/lib/kubelet", "kubelet")):
-        for base in (root, machine):
-            (base / name).mkdir(parents=True, exist_ok=True)
-            run("mount", "--bind", str(home / source), str(base / name))
+        (root / name).mkdir(parents=True, exist_ok=True)
+        run("mount", "--bind", str(home / source), str(root / name))
     (root / "opt/kubernetes").mkdir(parents=True, exist_ok=True)
     for index, programs in enumerate(config["programs"]):
         (root / "opt/kubernetes" / str(index)).mkdir(exist_ok=True)
@@ -89,14 +88,18 @@ def _mount(config: dict[str, Any]) -> None:
     for name in ("run", "tmp"):
         run("mount", "-t", "tmpfs", "tmpfs", str(root / name))
     (root / "tmp").chmod(0o1777)
-    # The hardware's state is a mount of its own, so that a container whose host is read-only can still talk to GPUs.
-    for name in ("dev", "run", "var/lib/simgpu"):
+    for name in ("dev", "run"):
         run("mount", "--rbind", str(root / name), str(machine / name))
     old = root / "mnt"
     run("pivot_root", str(root), str(old))
     os.chdir("/")
     run("umount", "-l", "/mnt")
     run("mount", "--make-rshared", "/")  # as systemd does: operands' mounts reach the machine
+    # What an operand mounts below /machine/var/lib is below /var/lib too, where containerd finds it.
+    run("mount", "--rbind", "/var/lib", f"/{MACHINE}/var/lib")
+    # The hardware's state is a mount of its own, so that a container whose host is read-only can still talk to GPUs.
+    Path("/var/lib/simgpu").mkdir(exist_ok=True)
+    run("mount", "--bind", "/var/lib/simgpu", f"/{MACHINE}/var/lib/simgpu")
 
 
 def _hardware(root: Path, cpus: int) -> None:

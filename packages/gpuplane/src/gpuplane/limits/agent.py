@@ -90,11 +90,12 @@ class Agent:
         observation = self._observer.observe()
         self._state, plan = decide(self._state, observation)
         for correction in plan.corrections:
-            # It ended between the look and the write; or its container has a lease, which is no reason to leave others.
+            # It ended between the look and the write; or its container has a lease or has left no room in its page,
+            # which is no reason to leave others.
             with contextlib.suppress(FileNotFoundError, KubekitError):
                 self._store.correct(correction)
         for pid in plan.pids:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, KubekitError):
                 self._store.put_pid(pid)
         for uuid, size in plan.contexts.items():
             self._store.learn_context(uuid, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -31,7 +32,8 @@ def opened(path: Path, flags: int) -> Iterator[int]:
     """Open a file that containers may have open too.
 
     Raises:
-        Terminal: a process has a lease on it (`fcntl` F_SETLEASE). To wait for it would take 45 s each time.
+        Terminal: a process has a lease on it (`fcntl` F_SETLEASE), and to wait for it would take 45 s each time; or
+            its file system has no room for what the caller writes.
     """
     try:
         handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -39,6 +41,10 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         raise Terminal("a process has a lease on it", where=str(path), cure="try again in a minute") from None
     try:
         yield handle
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise Terminal("there is no room for it", where=str(path), cure="it is mended within a second") from error
     finally:
         os.close(handle)
 

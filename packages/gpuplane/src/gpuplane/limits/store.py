@@ -13,12 +13,14 @@ Invariants:
 - Writing the same again changes nothing, so a restarted agent takes nothing back.
 - Files that containers may write are read and written through the descriptor and never mapped: one that is made shorter
   under a mapping would kill us.
+- With `on_host`, `usage` lies on a file system of its own size where mounts can be made (see gpuplane.limits.bounds).
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import mmap
 import os
 import re
@@ -32,12 +34,15 @@ from typing import Final
 import msgspec
 
 from gpuplane.limits import page
+from gpuplane.limits.bounds import bound, is_bounded, remove_tree
 from gpuplane.limits.copies import drop_copy, put_copy, restore
 from gpuplane.limits.decide import Correction, Freed, HostPid
 from gpuplane.limits.facts import Limits, Owner, Share
 from gpuplane.limits.files import drop_attributes, has_size, make_dirs, opened, put, read_page
 from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import InvalidInput, KubekitError, Terminal
+
+log = logging.getLogger("gpuplane.limits")
 
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _WORD: Final = 8
@@ -46,10 +51,16 @@ _SLOTS: Final = page.UsagePage.slots.offset
 
 
 class ShareStore:
-    """All shares below `base`, which is made when the first one is."""
+    """All shares below `base`, which is made when the first one is.
 
-    def __init__(self, base: Path) -> None:
+    Args:
+        on_host: `base` as the container runtime has it, for shares of containers: what they may write is bounded then.
+    """
+
+    def __init__(self, base: Path, on_host: Path | None = None) -> None:
         self.base = base
+        self._on_host = on_host
+        self._unbounded = ""  # the last reason that was logged
 
     def directory(self, share: str) -> Path:
         """Return the directory of a share's files. Raises InvalidInput for an id that is no plain name."""
@@ -110,11 +121,12 @@ class ShareStore:
                 self._resize(share, limits)
                 if now.owner != owner:
                     put(directory / _OWNER, msgspec.json.encode(owner), 0o644)
+                self._bound(share)
                 return directory
         tenant = secrets.randbits(63) + 1
         made = page.encode_limits(limits, tenant=tenant, name=owner.name)
         fresh = directory.with_name(f".{share}.new")
-        shutil.rmtree(fresh, ignore_errors=True)  # of one who died
+        remove_tree(fresh)  # of one who died
         make_dirs(fresh)
         try:
             put(fresh / "limits", page.to_bytes(made), 0o644)
@@ -124,8 +136,21 @@ class ShareStore:
             put_copy(self.base, share, page.to_bytes(made))
             fresh.rename(directory)
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+            remove_tree(fresh)
+        self._bound(share)
         return directory
+
+    def _bound(self, share: str) -> None:
+        """Bound the file that the container may write. No process has it open: the container is about to start."""
+        usage, size = self.directory(share) / "usage", sizeof(page.UsagePage)
+        if self._on_host is None or is_bounded(usage, size):
+            return
+        stage = self.directory(share).with_name(f".{share}.bound")
+        remove_tree(stage)  # of one who died
+        reason = bound(usage, size, stage, self._on_host / usage.relative_to(self.base))
+        if reason and reason != self._unbounded:
+            log.warning("usage pages not bounded, a container can fill the disk for a second: %s", reason)
+        self._unbounded = reason
 
     def resize(self, share: str, limits: Limits) -> bool:
         """Give a living share other values; False when it has them. Its GPUs stay the same.
@@ -189,6 +214,8 @@ class ShareStore:
 
         Those that were before had another pid namespace, and the new ones could not judge them.
         """
+        with opened(self.directory(share) / "usage", os.O_RDWR) as handle:
+            os.ftruncate(handle, sizeof(page.UsagePage))  # blocks behind its end would take the room of the page
         for slot in self.read(share).slots:
             self.free(Freed(share, slot.number, slot.owner))
 
@@ -205,11 +232,17 @@ class ShareStore:
     def _remove(self, share: str) -> None:
         directory = self.directory(share)
         gone = directory.with_name(f".{share}.gone")
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_tree(gone)
         with contextlib.suppress(FileNotFoundError):
             directory.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_tree(gone)
         drop_copy(self.base, share)
+
+    def clear(self) -> None:
+        """Remove everything below the base, and the base. Raises OSError when something cannot be removed."""
+        for place in (*self._places(""), *self._places(".")):
+            remove_tree(place)
+        shutil.rmtree(self.base)
 
     def sweep(self, is_gone: Callable[[Share], bool]) -> tuple[str, ...]:
         """Remove the shares that are gone, and what a writer that died has left; the ids of the former."""
@@ -217,7 +250,7 @@ class ShareStore:
         if self._places("."):
             with self._alone("writing"):  # who made these is not at it any more
                 for place in self._places("."):
-                    shutil.rmtree(place, ignore_errors=True)
+                    remove_tree(place)
         return tuple(removed)
 
     def _remove_if(self, share: str, is_gone: Callable[[Share], bool]) -> bool:
@@ -256,10 +289,10 @@ class ShareStore:
                 page.refuse_foreign(limits, str(place))
                 with opened(place / "usage", os.O_RDWR) as handle:
                     right = has_size(handle, sizeof(page.UsagePage)) and not drop_attributes(handle)
-                    if not right:
-                        os.ftruncate(handle, sizeof(page.UsagePage))
                     relabelled = not right or os.pread(handle, len(head), 0) != head
                     if relabelled:
+                        # First the size: a file system of the page's size has no room while blocks lie behind its end.
+                        os.ftruncate(handle, sizeof(page.UsagePage))
                         os.pwrite(handle, head, 0)
                     if relabelled or rewritten:
                         mended.append((place.name, limits.name.decode(errors="replace")))

@@ -5,17 +5,16 @@ Clients and servers meet there, and containers that are clients have no other: i
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from pathlib import Path
 from typing import Final
 
+from gpuplane.host.mounting import BIND, NODEV, NOEXEC, NOSUID, mount, unmount
+
 log = logging.getLogger("gpuplane.mps")
 
 SHM: Final = "size=1g,nr_inodes=65536"
-_NOSUID, _NODEV, _NOEXEC, _BIND, _DETACH = 2, 4, 8, 4096, 2  # as in <sys/mount.h>
-_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def mount_shm(directory: Path, host_root: Path, driver_root: Path) -> None:
@@ -27,25 +26,29 @@ def mount_shm(directory: Path, host_root: Path, driver_root: Path) -> None:
     if host_root == Path("/"):
         # Run by hand: a mount here would be for all processes, so clients get the host's own.
         if not os.path.ismount(directory):
-            _mount("/dev/shm", directory, None, _BIND)
+            _mount("/dev/shm", directory, None, BIND)
         return
     if not os.path.ismount(directory):
-        _mount("shm", directory, "tmpfs", _NOSUID | _NODEV | _NOEXEC, SHM)
+        _mount("shm", directory, "tmpfs", NOSUID | NODEV | NOEXEC, SHM)
         directory.chmod(0o1777)
     target = driver_root / "dev/shm"
     if target.is_dir() and not os.path.samestat(target.stat(), directory.stat()):
         # In this pod's own mount namespace: the host's programs keep theirs.
-        _mount(str(directory), target, None, _BIND)
+        _mount(str(directory), target, None, BIND)
 
 
 def unmount_shm(directory: Path) -> None:
     """Take the tmpfs away; containers that have it keep it until they end."""
-    if os.path.ismount(directory) and _libc.umount2(os.fsencode(directory), _DETACH):
-        log.warning("not unmounted path=%s: %s", directory, os.strerror(ctypes.get_errno()))
+    if not os.path.ismount(directory):
+        return
+    try:
+        unmount(directory)
+    except OSError as error:
+        log.warning("not unmounted path=%s: %s", directory, error.strerror)
 
 
 def _mount(source: str, target: Path, kind: str | None, flags: int, options: str = "") -> None:
-    encoded = kind.encode() if kind else None
-    data = options.encode() if options else None
-    if _libc.mount(os.fsencode(source), os.fsencode(target), encoded, ctypes.c_ulong(flags), data):
-        log.warning("not mounted, going on without path=%s: %s", target, os.strerror(ctypes.get_errno()))
+    try:
+        mount(source, target, kind, flags, options)
+    except OSError as error:
+        log.warning("not mounted, going on without path=%s: %s", target, error.strerror)

@@ -32,7 +32,7 @@ class ShareLimits:
 
     def __init__(self, host_root: Path, now: Callable[[], str], settings: ShareSettings = NO_SETTINGS) -> None:
         self._settings = settings
-        self.store = ShareStore(host_root / names.LIMITS_DIR)
+        self.store = ShareStore(host_root / names.LIMITS_DIR, Path("/") / names.LIMITS_DIR)
         self._host_root = host_root
         self._now = now
         self._real: RealLibraries | None = None

@@ -1,0 +1,101 @@
+"""A hard bound for the one file of a share that its container may write.
+
+The file lies on a tmpfs that has room for it and nothing else: no call of a container can take more of the node. The
+file is mounted over the file of the same name in the share's directory, so that paths are the same with and without
+the bound. The mount outlives this process. A restart finds it again; a reboot leaves the file below, which is an empty
+page.
+
+Invariant: processes never use the file below while another one lies over it. So a mount that the container runtime
+does not see is taken away again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from gpuplane.host.mounting import BIND, NODEV, NOEXEC, NOSUID, mount, unmount
+from gpuplane.limits.files import opened
+from gpuplane.limits.processes import PROC
+
+# Two are the directory and the file. Linux 6.6 and newer count attributes as inodes of 1 KiB: SELinux's label needs 1.
+_INODES: Final = 4
+_LABEL: Final = "security.selinux"
+_UNSEEN: Final = "the container runtime does not see mounts of this process"
+
+
+def is_bounded(file: Path, size: int) -> bool:
+    """Return whether the file system of a file has no more room than `size` bytes in whole blocks."""
+    room = os.statvfs(file)
+    return room.f_blocks * room.f_frsize < size + room.f_frsize
+
+
+def bound(file: Path, size: int, stage: Path, on_host: Path) -> str:
+    """Put a file on a file system of its own size, with the content and the mode that it has.
+
+    Args:
+        size: in bytes; what of the file is behind that is left out.
+        stage: a directory that does not exist, next to that of the file.
+        on_host: the file's path as the container runtime has it, which is taken to be in the namespace of process 1.
+
+    Returns:
+        Why it is not bounded, in which case nothing has changed; empty when it is.
+    """
+    try:
+        stage.mkdir(mode=0o700)
+        try:
+            mount("gpuplane", stage, "tmpfs", NOSUID | NODEV | NOEXEC, f"size={size},nr_inodes={_INODES},mode=0700")
+            _copy(file, stage / file.name, size)
+            mount(stage / file.name, file, None, BIND)
+        finally:
+            remove_tree(stage)
+    except OSError as error:
+        return error.strerror or str(error)
+    if _is_seen(file, on_host):
+        return ""
+    unmount(file)
+    return _UNSEEN
+
+
+def remove_tree(place: Path) -> None:
+    """Remove a directory of a share with what is mounted on it and on its files; what cannot go stays."""
+    with contextlib.suppress(OSError):
+        for path in (place, *place.iterdir()):
+            _unmount_all(path)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _unmount_all(path: Path) -> None:
+    with contextlib.suppress(OSError):  # EINVAL when nothing is mounted there, EPERM for users
+        while True:
+            unmount(path)
+
+
+def _copy(file: Path, target: Path, size: int) -> None:
+    with opened(file, os.O_RDONLY) as old, opened(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as new:
+        # Zeros stay a hole: memory is then counted to the containers that fill it.
+        os.write(new, os.pread(old, size, 0).rstrip(b"\0"))
+        os.ftruncate(new, size)
+        os.fchmod(new, os.fstat(old).st_mode & 0o777)
+        with contextlib.suppress(OSError):  # no SELinux here
+            os.setxattr(new, _LABEL, os.getxattr(old, _LABEL))
+
+
+def _is_seen(file: Path, on_host: Path) -> bool:
+    """Return whether the namespace of process 1 has the file system of `file` mounted at `on_host`."""
+    device = file.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}", os.fsencode(on_host)
+    try:
+        lines = (PROC / "1/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return False
+    return any((fields[2].decode(), _decoded(fields[4])) == wanted for fields in map(bytes.split, lines))
+
+
+def _decoded(path: bytes) -> bytes:
+    """A path of mountinfo, in which the kernel writes blanks and backslashes as octal numbers."""
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), path)
