@@ -74,8 +74,9 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/python tools/plain_english.py
 
+# All, or those of an area or of a name: ONLY=scheduler, ONLY="packing burst". With a table in Markdown for each area.
 bench: setup
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py $(ONLY)
 
 docs: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python mkdocs-material

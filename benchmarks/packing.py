@@ -17,7 +17,7 @@ import statistics
 import time
 from pathlib import Path
 
-from figures import show
+from figures import section, show
 from gpuplane.cli.simulate_files import read_jobs, read_machines
 from gpuplane.sharing.packing import POWER_ROWS, ROWS, Experiment, Outcome, PolicyPlacer, arrivals, shuffled
 
@@ -42,6 +42,7 @@ BOUNDS = {
 }
 GOALS = {"default": 3.5}  # of other traces half way between FGD in the same run and the bound
 POWER_GOAL, PER_SECOND = 85.0, 2_000  # percent of FGD's watts; decisions
+LEARNED, LEARNING_PER_SECOND = "gpuspec10", 3_000.0  # a trace whose pods name models; decisions
 
 
 def run(data: Path, trace: str, policy: str, seed: int, known: bool = True) -> tuple[Outcome, float]:
@@ -66,6 +67,7 @@ def watts(outcomes: list[Outcome], row: int) -> float:
 def measure(data: Path, trace: str, seeds: range) -> dict[str, list[Outcome]]:
     """Run each policy on the trace, print what it holds and its speed, and return the outcomes."""
     found: dict[str, list[Outcome]] = {}
+    fgd = 0.0
     for policy, known in ((FGD, True), (MINE, False), (MINE, True), (POWER, True)):
         runs = [run(data, trace, policy, seed, known) for seed in seeds]
         found[policy] = [outcome for outcome, _ in runs]
@@ -73,6 +75,10 @@ def measure(data: Path, trace: str, seeds: range) -> dict[str, list[Outcome]]:
         fragments = statistics.fmean(outcome.fragments for outcome in found[policy])
         speed = statistics.fmean(rate for _, rate in runs)
         print(f"  {policy if known else '  learning it':16}{rows}{fragments:11.2f}%{speed:14,.0f}", flush=True)
+        if trace == LEARNED and policy == MINE and not known:
+            show("a learning run, decisions (CPU)", speed, "/s", least=LEARNING_PER_SECOND, peer=f"{fgd:,.0f} FGD")
+        if policy == FGD:
+            fgd = speed
         if trace == "default" and policy == MINE and known:
             peer = "333,000: FGD's Go simulator"
             show("time of a decision", 1e6 / speed, "us", goal=1e6 / PER_SECOND, peer=peer)
@@ -84,7 +90,7 @@ def compare(trace: str, found: dict[str, list[Outcome]]) -> None:
     fgd, (bound, ruled) = 100 - mean(found[FGD], 100), BOUNDS[trace]
     peer = f"{fgd:.2f} FGD; bound {bound}, {ruled} where pods that fit are placed"
     goal = GOALS.get(trace, round((fgd + bound) / 2, 2))
-    show(f"{trace}: unallocated at 100% arrived", 100 - mean(found[MINE], 100), "%", goal=goal, peer=peer)
+    show("unallocated at 100% arrived", 100 - mean(found[MINE], 100), "%", goal=goal, peer=peer)
     if trace == "default":
         show("  worse than FGD at 130%", mean(found[FGD], 130) - mean(found[MINE], 130), "%", goal=0.0)
         show("  our FGD, off the published one", abs(mean(found[FGD], 100) - PUBLISHED["FGD"][0]), "%", goal=0.1)
@@ -107,7 +113,7 @@ def main() -> None:
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     for trace in options.traces.split(","):
-        print(f"\n{trace}: % of all GPUs held, mean of seeds {options.seeds}")
+        section(f"{trace}: % of all GPUs held, mean of seeds {options.seeds}")
         print(f"  {'':16}" + "".join(f"{f'{row}%':>9}" for row in ROWS) + "   fragments   decisions/s")
         if trace == "default":
             for name, (at_100, at_130) in PUBLISHED.items():

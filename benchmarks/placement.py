@@ -3,7 +3,9 @@
     python benchmarks/placement.py [--nodes 5000] [--pods 60000]
 
 Pods of 60 kinds arrive until the cluster is nearly full. Then, with one pod ending and one arriving at a time: the
-best of all nodes, the pod's reservation, and how long the policy learns. One process, one core.
+best of all nodes, the pod's reservation, and how long the policy learns. At last a request of a new kind on 20,000
+nodes: two of three are filled one after the other, or hold pods by chance, each in another state. One
+process, one core.
 """
 
 from __future__ import annotations
@@ -13,15 +15,19 @@ import gc
 import random
 import resource
 import time
+from collections.abc import Callable
 
 from figures import show
 from gpuplane.sharing import Ask, Ledger, LedgerGPU, Request, violations
+from gpuplane.sharing.placement import Placement, place
 from gpuplane.sharing.placement.mix import Mix
 from gpuplane.sharing.placement.opportunity import learn
 from gpuplane.sharing.placement.ranking import Ranking
 
 GPUS, MEMORY = 8, 81_920
 ROUNDS = 2_000
+MANY = 20_000  # nodes
+FILLING = 40  # pods that come to a node until it is full
 CORES = (5, 10, 10, 15, 20, 20, 25, 30, 30, 40, 50, 50, 60, 75, 100, 100, 100, 200)
 
 
@@ -35,6 +41,43 @@ def requests(chance: random.Random) -> list[Request]:
     return found
 
 
+def empty_nodes(count: int) -> Ledger:
+    ledger = Ledger()
+    for number in range(count):
+        name = f"node-{number:05}"
+        models = "NVIDIA H100 80GB HBM3" if number % 3 else "NVIDIA A100-SXM4-80GB"
+        ledger.set_node(
+            name,
+            tuple(
+                LedgerGPU(index=at, uuid=f"GPU-{number:05}-{at}", model=models, memory_mib=MEMORY) for at in range(GPUS)
+            ),
+        )
+    return ledger
+
+
+def new_kind(nodes: int, tries: Callable[[], int]) -> float:
+    """Return the milliseconds of CPU for the first request of a kind; `tries` are the pods that come to a node."""
+    chance = random.Random(2)
+    ledger = empty_nodes(nodes)
+    mix, kinds = Mix(), requests(chance)
+    for request in kinds * 20:
+        mix.seen(request)
+    names = [node.name for node in ledger.nodes()]
+    policy = learn(mix, [node.gpus for node in ledger.nodes()])
+    for number, name in enumerate(chance.sample(names, 2 * nodes // 3)):
+        for pod in range(tries()):
+            state = ledger.node(name)
+            assert state is not None
+            placed = place(state, chance.choice(kinds), policy)
+            if isinstance(placed, Placement):
+                ledger.hold(f"{number}/{pod}", name, placed.assignment)
+    ranking = Ranking(ledger, names, policy)
+    ranking.best(kinds[0])
+    began = time.process_time()
+    ranking.best(Request((Ask("main", 33, 33 * MEMORY // 100),)))
+    return (time.process_time() - began) * 1000
+
+
 def percentile(values: list[float], part: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * part))]
 
@@ -46,16 +89,7 @@ def main() -> None:
     options = parser.parse_args()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     chance = random.Random(1)
-    ledger = Ledger()
-    for number in range(options.nodes):
-        name = f"node-{number:05}"
-        models = "NVIDIA H100 80GB HBM3" if number % 3 else "NVIDIA A100-SXM4-80GB"
-        ledger.set_node(
-            name,
-            tuple(
-                LedgerGPU(index=at, uuid=f"GPU-{number:05}-{at}", model=models, memory_mib=MEMORY) for at in range(GPUS)
-            ),
-        )
+    ledger = empty_nodes(options.nodes)
     mix = Mix()
     kinds = requests(chance)
     for request in kinds * 20:
@@ -102,6 +136,9 @@ def main() -> None:
     show("the first request of a new kind, CPU", (time.process_time() - began) * 1000, "ms", goal=20.0)
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     show(f"memory of {len(pods):,} pods and {options.nodes:,} nodes", memory, "MiB", goal=300.0)
+    for state, tries in (("filled", lambda: FILLING), ("by chance", lambda: chance.randrange(1, 8))):
+        what = f"a request never seen, {MANY:,} nodes {state}, CPU"
+        show(what, new_kind(MANY, tries), "ms", goal=20.0, peer="169 before nodes were grouped")
     wrong = violations(ledger)
     assert not wrong, wrong[:3]
 

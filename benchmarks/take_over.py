@@ -10,35 +10,19 @@ Everything shares this machine.
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import os
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT))
-
-from burst import CLUSTERS, GPUS, given_to_ours  # noqa: E402
-from figures import show  # noqa: E402
-from gpulab.kubernetes.unavailable import Unavailable  # noqa: E402
-from gpuplane.scheduler.component import LEASE  # noqa: E402
-from kubekit.api.core import LeaseObject, Pod  # noqa: E402
-from kubekit.kube import Client  # noqa: E402
-from tests.support.extender_world import gpu_pod  # noqa: E402
-from tests.support.share_burst import (  # noqa: E402
-    add_nodes,
-    alive,
-    burst,
-    extending,
-    following,
-    free_port,
-    together,
-    verdict,
-)
+from clusters import GPUS, cluster_parser, given_to_ours, run_on
+from figures import section, show
+from gpuplane.scheduler.component import LEASE
+from kubekit.api.core import LeaseObject, Pod
+from kubekit.kube import Client
+from tests.support.extender_world import gpu_pod
+from tests.support.share_burst import add_nodes, alive, burst, extending, following, free_port, together, verdict
 
 WAITING = 20
 
@@ -67,47 +51,33 @@ async def take_over(client: Client, kubeconfig: Path, standby: str) -> tuple[flo
                 return taken - killed, time.monotonic() - taken
 
 
-async def measure(client: Client, kubeconfig: Path, count: int, nodes: int) -> bool:
+async def measure(kind: str, client: Client, kubeconfig: Path, count: int, nodes: int) -> bool:
     """Whether the checker found nothing."""
+    section(f"{kind}: {count} bound pods, {nodes} nodes with {GPUS} GPUs")
     made: list[str] = []
     async with extending(client, kubeconfig, free_port(), pod_scheduler=True):
         made = await add_nodes(client, nodes, GPUS)
         async with alive(client, made):
             await burst(client, given_to_ours([gpu_pod(f"p{at}", (10, 4)) for at in range(count)]))
     async with alive(client, made):
-        for standby, text in (("warm", "a standby"), ("", "a replica that follows nothing before")):
+        for standby, text in (("warm", "a standby"), ("", "one that reads the cluster then")):
             lease, first = await take_over(client, kubeconfig, standby)
-            print(f"{text} takes over")
-            show("  from the kill until it has the lease", lease, "s")
+            show(f"{text}: from the kill to the lease", lease, "s")
             show("  from there to its first Binding", first, "s")
         wrong = await verdict(client)
     print(f"checker: {'; '.join(wrong) or 'no GPU is over its core or memory'}")
     return not wrong
 
 
-async def run(kind: str, pods: int, nodes: int) -> bool:
-    with tempfile.TemporaryDirectory(prefix="gpuplane-") as scratch:
-        async with (
-            CLUSTERS[kind](Path(scratch), free_port()) as kubeconfig,
-            Client.connect(kubeconfig, user_agent="benchmark") as client,
-        ):
-            print(f"\n{kind}: {pods} bound pods, {nodes} nodes with {GPUS} GPUs", flush=True)
-            return await measure(client, kubeconfig, pods, nodes)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", metavar="embedded|real", help="by default both")
+    parser = cluster_parser(__doc__)
     parser.add_argument("--pods", type=int, default=5000)
     parser.add_argument("--nodes", type=int, default=200)
     options = parser.parse_args()
-    well = True
-    for kind in options.kinds or CLUSTERS:
-        try:
-            well &= asyncio.run(run(kind, options.pods, options.nodes))
-        except Unavailable as why:
-            print(f"\n{kind}: skipped: {why}")
-    return 0 if well else 1
+    return run_on(
+        options.kinds,
+        lambda kind, client, kubeconfig, _: measure(kind, client, kubeconfig, options.pods, options.nodes),
+    )
 
 
 if __name__ == "__main__":

@@ -37,6 +37,11 @@ MEMORY: Final = 15360
 SHARES: Final = [(10, 4), (20, 8), (25, 15), (30, 20), (40, 20), (50, 30), (70, 30)]
 _AT_ONCE: Final = 20
 _RENEW_SECONDS: Final = 10.0
+# What pods would run, and webhooks that none answers: the API server tries to call them for each pod with GPUs.
+_NOT_RUN: Final = (
+    *("Deployment", "PodDisruptionBudget", "ClusterPolicy"),
+    *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+)
 
 
 def free_port() -> int:
@@ -64,7 +69,7 @@ async def extending(
     `pod`: it has the token and the name of this pod, which is made if it is not there. `more`: further flags.
     """
     for manifest in installation(pod_scheduler=pod_scheduler):
-        if manifest["kind"] not in ("Deployment", "PodDisruptionBudget", "ClusterPolicy"):
+        if manifest["kind"] not in _NOT_RUN:
             await apply(client, manifest)
     config = await _account_config(client, kubeconfig, pod)
     flags = [f"--scheduler-name={names.SCHEDULER_NAME}"] if pod_scheduler else []
