@@ -89,6 +89,61 @@ def test_bytes_and_times_and_negative_numbers():
     assert protobuf.decode(body("scheduling.k8s.io/v1", "PriorityClass", klass))["value"] == -5
 
 
+def test_a_schema_in_which_other_values_may_stand_is_read():
+    text = message((5, "string"))
+    properties = (
+        ("any", message((38, True), (8, message((1, b'{"a":[1]}'))))),
+        ("few", message((5, "integer"), (9, 3.0), (20, message((1, b"1"))), (20, message((1, b"null"))))),
+        ("list", message((5, "array"), (24, message((1, text))))),
+        ("pair", message((5, "array"), (24, message((2, text), (2, text))))),
+        ("map", message((5, "object"), (30, message((2, text))))),
+        ("open", message((5, "object"), (30, message((1, True))))),
+        ("shut", message((5, "object"), (30, message((1, False))))),
+        ("both", message((32, message((1, "a"), (2, message((2, "b"), (2, "c"))))))),
+    )
+    schema = message((5, "object"), *((29, message((1, name), (2, inner))) for name, inner in properties))
+    version = message((1, "v1"), (2, True), (3, False), (4, message((1, schema))))
+    names = message((1, "things"), (4, "Thing"))
+    spec = message((1, "example.com"), (3, names), (4, "Namespaced"), (7, version))
+    obj = protobuf.decode(
+        body("apiextensions.k8s.io/v1", "CustomResourceDefinition", message((1, message((1, "t"))), (2, spec)))
+    )
+    assert obj["spec"]["names"] == {"plural": "things", "kind": "Thing"}
+    [read] = obj["spec"]["versions"]
+    assert (read["served"], read["storage"]) == (True, False)
+    assert read["schema"]["openAPIV3Schema"]["properties"] == {
+        "any": {"x-kubernetes-preserve-unknown-fields": True, "default": {"a": [1]}},
+        "few": {"type": "integer", "maximum": 3.0, "enum": [1, None]},
+        "list": {"type": "array", "items": {"type": "string"}},
+        "pair": {"type": "array", "items": [{"type": "string"}, {"type": "string"}]},
+        "map": {"type": "object", "additionalProperties": {"type": "string"}},
+        "open": {"type": "object", "additionalProperties": True},
+        "shut": {"type": "object", "additionalProperties": False},
+        "both": {"dependencies": {"a": ["b", "c"]}},
+    }
+
+
+async def test_go_clients_define_resources_and_extensions_with_protobuf(api):
+    text = message((5, "object"))
+    version = message((1, "v1"), (2, True), (3, True), (4, message((1, text))))
+    spec = message((1, "example.com"), (3, message((1, "things"), (4, "Thing"))), (4, "Cluster"), (7, version))
+    crd = body(
+        "apiextensions.k8s.io/v1",
+        "CustomResourceDefinition",
+        message((1, message((1, "things.example.com"))), (2, spec), (3, message((2, message((1, ""), (4, "")))))),
+    )
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    answer = await api("POST", path, crd, headers=PROTOBUF)
+    assert (answer.status, answer.json["spec"]["names"]) == (201, {"plural": "things", "kind": "Thing"})
+
+    service = message((1, message((1, "ns"), (2, "s"))), (2, "y.example.com"), (3, "v1"), (4, True), (7, 10), (8, 20))
+    extension = body(
+        "apiregistration.k8s.io/v1", "APIService", message((1, message((1, "v1.y.example.com"))), (2, service))
+    )
+    answer = await api("POST", "/apis/apiregistration.k8s.io/v1/apiservices", extension, headers=PROTOBUF)
+    assert (answer.status, answer.json["spec"]["versionPriority"]) == (201, 20)
+
+
 @pytest.mark.parametrize(
     "data",
     [

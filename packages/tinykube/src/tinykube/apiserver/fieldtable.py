@@ -30,18 +30,18 @@ _SCALARS: Final = frozenset(
 class SchemaField:
     """One field. `shape` is "", "[]" or "{}"; `scalar` is empty where `message` is set.
 
-    `inline`: the message's fields stand in the parent itself. `pointer`: absent and zero differ. `always`: written even
-    when it is zero.
+    `instead`: what may stand in the message's place: "bool", "list" or "strings"; else "". `inline`: the message's
+    fields stand in the parent itself. `pointer`: absent and zero differ. `always`: written even when it is zero.
     """
 
-    __slots__ = ("_message", "always", "inline", "name", "pointer", "scalar", "shape")
+    __slots__ = ("_message", "always", "inline", "instead", "name", "pointer", "scalar", "shape")
 
     def __init__(self, name: str, how: str, package: str) -> None:
         self.name = name
         self.inline, self.pointer, self.always = how[0] == "^", how[0] == "*", how[0] == "!"
         how = how.lstrip("^*!")
         self.shape = how[:2] if how[:2] in ("[]", "{}") else ""
-        how = how.removeprefix(self.shape)
+        how, _, self.instead = how.removeprefix(self.shape).partition("|")
         self.scalar = how if how in _SCALARS else ""
         self._message = "" if self.scalar else package + how if how[0] == "." else how
 

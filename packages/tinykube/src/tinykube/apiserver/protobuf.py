@@ -104,9 +104,25 @@ def _message(data: bytes, message: SchemaMessage) -> Object:
 
 
 def _value(raw: Any, field: SchemaField) -> Any:
+    if field.instead:
+        return _message_or(raw, field)
     if not field.scalar:
         return _message(raw, field.message)
     return _SCALARS[field.scalar](raw)
+
+
+def _message_or(raw: bytes, field: SchemaField) -> Any:
+    """A schema, or what may stand in its place; the wire has both as fields of one message."""
+    found: dict[int, list[Any]] = {}
+    for number, value in _wire(raw):
+        found.setdefault(number, []).append(value)
+    schema, others = (2, 1) if field.instead == "bool" else (1, 2)
+    if schema in found:
+        return _message(found[schema][-1], field.message)
+    values = found.get(others, [])
+    if field.instead == "bool":
+        return bool(values and values[-1])
+    return [_text(value) if field.instead == "strings" else _message(value, field.message) for value in values]
 
 
 def _text(raw: bytes) -> str:
