@@ -100,7 +100,7 @@ int main(int argc, char **argv)
 	int (*fill)(uint64_t, unsigned char, uint64_t, void *);
 	*(void **)&fill = dlsym(cuda, "cuMemsetD8Async");
 	if (init(0)) return 1;
-	double best_launch = 1e9, best_batch = 1e9, best_memory = 1e9, best_fill = 1e9;
+	double best_launch = 1e9, best_batch = 1e9, best_memory = 1e9, best_fill = 1e9, best_change = 1e9;
 	static uint64_t held[1000];
 	for (int round = 0; round < 300; round++) {{
 		double start = now();
@@ -115,6 +115,12 @@ int main(int argc, char **argv)
 			each = (now() - start) / 16;
 			if (each < best_batch) best_batch = each;
 		}}
+		/* Each in another stream than the one before. */
+		start = now();
+		for (int i = 0; i < 20000; i++)
+			launch(NULL, 1, 1, 1, 1, 1, 1, 1, (void *)(uintptr_t)(4096 * (1 + i % 4)), NULL, NULL);
+		each = (now() - start) / 20000;
+		if (each < best_change) best_change = each;
 		start = now();
 		for (int i = 0; i < 20000; i++)
 			if (fill(1, 1, 4096, NULL)) return 5;
@@ -128,7 +134,7 @@ int main(int argc, char **argv)
 		for (int i = 0; i < 1000; i++)
 			if (release(held[i])) return 4;
 	}}
-	printf("%f %f %f %f\\n", best_batch, best_launch, best_memory, best_fill);
+	printf("%f %f %f %f %f\\n", best_batch, best_launch, best_memory, best_fill, best_change);
 	return 0;
 }}
 """
@@ -167,11 +173,12 @@ def main() -> None:
         two = measure(folder / "limiter.so", devices=2)
         if not store.read("share").totals[0].launches:
             raise SystemExit("the limiter was not in between: nothing was measured")
-    fast, mean, memory, fill = (over - base for over, base in zip(limited, plain, strict=True))
+    fast, mean, memory, fill, change = (over - base for over, base in zip(limited, plain, strict=True))
     show("launch, forwarded only", plain[0], "ns")
     show("launch over that, fast path", fast, "ns", goal=15, peer="HAMi-core: 2-9% of a token of vLLM")
     show("launch over that, with every 16th's look", mean, "ns", goal=15)
     show("launch over that, of a process with two GPUs", two[1] - plain[1], "ns", goal=100)
+    show("launch over that, in another stream each time", change, "ns", goal=1000)
     show("fill over forwarded, with every 16th's look", fill, "ns", goal=15)
     show("allocation over forwarded", memory, "ns", goal=1000, peer="HAMi-core: 1.1 ms to enforce")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -59,13 +60,22 @@ def in_thread(function):
     thread.join()
     return answers[0]
 
-def busy(step, seconds=0.8, work=0.002):
-    '''Percent of the GPU's time of steps that take so much of it, one after the other.'''
-    count, start = 0, time.monotonic()
-    while time.monotonic() < start + seconds:
+def repeat(step, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
         step()
+
+def busy(step, seconds=1.0, work=0.002):
+    '''Percent of the GPU's time of steps that take so much of it, one after the other. It ends with a step that
+    waited for a turn: the work before it is paid for then. What is queued by the last launches would not be.'''
+    count, start = 0, time.monotonic()
+    while True:
+        before = time.monotonic()
+        step()
+        after = time.monotonic()
+        if after > start + seconds and after - before > 0.02:
+            return 100 * count * work / (after - start)
         count += 1
-    return 100 * count * work / (time.monotonic() - start)
 
 def launched(stream):
     assert launch(function, stream) == 0
@@ -207,22 +217,37 @@ def step():
 }
 
 
+Measure = Callable[..., dict[str, list[float]]]
+
+
 @pytest.fixture(scope="module")
-def shares(machine_type: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    """Percent of the GPU's time by each way, and the end of the capture; all at once, each on a machine of its own."""
+def measure(machine_type: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measure]:
+    """Percent of the GPU's time by each of some ways, and the end of the capture; each on a machine of its own."""
     with contextlib.ExitStack() as stack:
-        children = {}
-        for way, (opened, loop, ended) in WAYS.items():
-            machine = machine_type(tmp_path_factory.mktemp(way) / "machine")
-            stack.callback(machine.close)
-            program = f"{PROGRAM}\nready()\n{opened}\nshare = {loop}\nanswer([share, {ended}])"
-            children[way] = machine.start(program, machine.share("a", core=20))
-        return answers_of_all(children)
+
+        def percent(*ways: str) -> dict[str, list[float]]:
+            children = {}
+            for way in ways:
+                opened, loop, ended = WAYS[way]
+                machine = machine_type(tmp_path_factory.mktemp(way) / "machine")
+                stack.callback(machine.close)
+                program = f"{PROGRAM}\nready()\n{opened}\nshare = {loop}\nanswer([share, {ended}])"
+                children[way] = machine.start(program, machine.share("a", core=20))
+            return answers_of_all(children)
+
+        yield percent
+
+
+@pytest.fixture(scope="module")
+def shares(measure: Measure) -> dict[str, list[float]]:
+    """All at once, since they mostly wait."""
+    return measure(*WAYS)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_limits_hold_while_a_stream_is_captured(shares: dict[str, list[float]], way: str) -> None:
-    share, ended = shares[way]
+def test_limits_hold_while_a_stream_is_captured(shares: dict[str, list[float]], measure: Measure, way: str) -> None:
+    # A second run of this test measures again, alone.
+    share, ended = shares.pop(way, None) or measure(way)[way]
     # The machine may be busy: only above the limit is wrong. A quantum was saved before the first launch.
     assert 0 < share < 26
     assert ended in (0, True)
@@ -292,7 +317,7 @@ modes = []
 for wanted in (GLOBAL, THREAD_LOCAL, RELAXED):
     call("cuThreadExchangeStreamCaptureMode", byref(c_int(wanted)))
     begin(captured, RELAXED)
-    busy(lambda: launched(other), 0.1)
+    repeat(lambda: launched(other), 0.1)
     end(captured)
     call("cuStreamDestroy_v2", other)
     other = stream_of()
@@ -366,7 +391,7 @@ def destroyed():
 codes = []
 for finish in (unjoined, in_the_wrong_thread, lambda: end(captured), destroyed):
     begin(captured)
-    busy(lambda: launched(LEGACY), 0.1)
+    repeat(lambda: launched(LEGACY), 0.1)
     codes.append([finish(), code_of("cuCtxSynchronize")])
 answer(codes)
 """,
@@ -380,7 +405,7 @@ def test_a_share_of_memory_alone_holds_no_launch_back_during_a_capture(machine) 
         PROGRAM
         + """
 begin(captured)
-busy(lambda: launched(other), 0.2)
+repeat(lambda: launched(other), 0.2)
 answer(end(captured))
 """,
         machine.share("a", memory_bytes=1 << 30),

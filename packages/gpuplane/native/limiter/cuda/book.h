@@ -30,6 +30,12 @@ struct stream {
 /* All of it is under the guard. */
 extern pthread_mutex_t book_guard;
 extern struct stream *book_buckets[BOOK_BUCKETS];
+
+static inline struct stream **book_bucket(CUstream handle)
+{
+	return &book_buckets[((uintptr_t)handle >> 4 ^ (uintptr_t)handle >> 10) % BOOK_BUCKETS];
+}
+
 /* Enters it if it is missing; NULL: there is no memory. */
 struct stream *book_find(CUcontext context, CUstream handle, int gpu);
 

@@ -68,7 +68,7 @@ void captures_restore(int mode)
 static struct capture **find(CUstream stream)
 {
 	struct capture **at = &captures;
-	while (*at && ((*at)->stream != stream || (*at)->thread != (stream == STREAM_OWN ? streams_thread() : 0)))
+	while (*at && ((*at)->stream != stream || (*at)->thread != streams_owner(stream)))
 		at = &(*at)->next;
 	return at;
 }
@@ -98,7 +98,7 @@ static void enter(CUstream stream)
 	if (!capture)
 		return;
 	cuda_of_stream(stream, &context, &other);
-	*capture = (struct capture){context, stream, stream == STREAM_OWN ? streams_thread() : 0, captures};
+	*capture = (struct capture){context, stream, streams_owner(stream), captures};
 	captures = capture;
 }
 

@@ -44,10 +44,10 @@ void costs_learn(uint64_t key, uint64_t nanoseconds)
 		SET(cost->owed, (uint16_t)(owed - 1));
 }
 
-void costs_distrust(const struct launches *own)
+void costs_distrust(const uint16_t *used, int count)
 {
-	for (int left = own->left; left < own->given; left++) {
-		struct cost *cost = &costs[own->used[(left + 1) % COSTS_BATCH] % COSTS_PLACES];
+	for (int i = 0; i < count; i++) {
+		struct cost *cost = &costs[used[i] % COSTS_PLACES];
 		unsigned penalty = GET(cost->penalty);
 		if (GET(cost->owed))
 			continue;

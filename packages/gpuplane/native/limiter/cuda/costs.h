@@ -3,15 +3,15 @@
  *
  * A *key* is a kernel with the size of its grid, as a power of two. A launch whose key is unknown, long or no longer
  * trusted is measured by events around it, and is waited for before this thread's next launch on the GPU. Launches of known
- * short kernels go on without a look: COSTS_BATCH of them, or COSTS_BUDGET_NS of work. If a batch takes much longer than
- * its keys say, each of its keys is measured anew, and more often with each time.
+ * short kernels go on without a look while the thread stays in one stream: COSTS_BATCH of them, or COSTS_BUDGET_NS of work. If a
+ * batch takes much longer than its keys say, each of its keys is measured anew, and more often with each time.
  */
 #ifndef GPUPLANE_COSTS_H
 #define GPUPLANE_COSTS_H
 
 #include "cuda.h"
 
-#define COSTS_BATCH 16            /* launches of a thread between two looks; twice that may be in flight */
+#define COSTS_BATCH 16            /* launches of a thread between two looks; flight.c says how many may be in flight */
 #define COSTS_BUDGET_NS 2000000ll /* and so much work */
 #define COSTS_LONG_NS 5000000u    /* a launch from here on is waited for, which costs little compared with it */
 #define COSTS_PLACES 4096
@@ -25,23 +25,30 @@ struct cost {
 extern struct cost costs[COSTS_PLACES];
 
 struct gate;
+struct flight;
 
 /* Of a thread on one GPU. */
 struct launches {
 	struct gate *gate;
-	int left, given; /* of its batch */
-	int64_t budget_ns;
+	CUstream stream;         /* of the batch: */
+	CUcontext context;       /* a launch into another one is looked at */
+	uint64_t streams_epoch;  /* when it was in the book */
+	unsigned in_stream;      /* launches there, one after the other */
+	int left, given;         /* of the batch */
+	int64_t budget_ns, first_budget_ns; /* left of it; and behind its first launch */
+	uint64_t turns;          /* of the gate, when this thread was counted */
 	bool unlimited;
-	uint64_t generation; /* of the limits, when it was found to be unlimited */
-	bool measuring;  /* `entry` is being launched: its end is marked behind it */
-	bool measured;   /* and that was done: wait for it before the next launch */
+	uint64_t generation;     /* of the limits, when it was found to be unlimited */
+	struct flight *flight;   /* the batch that the launch begins which is being made: its end is marked behind it, */
+	uint64_t flight_number;  /* if it is still that one */
+	bool measuring;          /* the launch that is being made is measured: its end is marked behind it */
+	bool measured;           /* and that was done: wait for it before the next launch */
 	uint64_t key, began;
-	CUstream stream;   /* in which it was launched */
-	int behind;        /* so often it was not waited for, since the stream is held */
-	CUcontext context; /* of the two events */
+	CUstream measured_in;
+	int behind;              /* so often it was not waited for, since the stream is held */
+	CUcontext events_of;     /* of the two events */
 	uint64_t epoch;
 	CUevent events[2];
-	uint64_t batch_at; /* when the batch began */
 	uint16_t used[COSTS_BATCH];
 };
 
@@ -77,7 +84,7 @@ static inline bool costs_spend(struct launches *own, uint64_t key)
 /* The cost of a key; UINT32_MAX: unknown or not trusted. */
 uint32_t costs_known(uint64_t key);
 void costs_learn(uint64_t key, uint64_t nanoseconds);
-/* The last batch took much longer than its keys say. */
-void costs_distrust(const struct launches *own);
+/* Launches of these places took much longer than the table says. */
+void costs_distrust(const uint16_t *used, int count);
 
 #endif

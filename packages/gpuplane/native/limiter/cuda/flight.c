@@ -1,274 +1,257 @@
-/* The contexts that were launched in, and what of them is in flight: bounded, so that a turn does not end with seconds of
-   work queued. gate.h explains the whole. */
+/*
+ * The work in flight: bounded, so that a turn does not end with seconds of work queued. gate.h explains the whole. Invariants:
+ *
+ * - A *flight* is what a thread launched in a stream between two events: the rest of a batch, and the first launch of the next. The
+ *   second event is put right behind that launch. Launches behind the last event are *open*: nothing says when they end.
+ * - A batch has as many launches as its thread made in the stream before it, COSTS_BATCH at most. So a thread that changes streams,
+ *   or that ends, leaves no more open than it has put before events.
+ * - A launch waits until there is room: FLIGHT_MOST launches and FLIGHT_AHEAD_NS of work of all threads may be in flight, and
+ *   FLIGHT_STREAM_NS in one stream. Work of several streams counts as if one stream ran after the other.
+ * - So of launches above LONG_NS one is in flight, and of those above COSTS_LONG_NS two: the goal for a neighbour is 40 ms and a kernel.
+ * - A flight behind something that its stream waits for (waits.c) takes no room, until there are too many of them.
+ * - Events are queried and destroyed with the lock held.
+ */
 #include "gate.h"
 
-#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 
-#define PATIENCE_NS 10000000000ull
 #define STEP_LEAST_NS 10000ull
 #define STEP_MOST_NS 1000000ull
-#define EVENT_FLAGS 3u         /* sleep while waiting, no timing */
-#define TIMED_EVENT 1u
-#define SPARES 64
-#define BEHIND_MOST 16         /* batches that may be queued behind what a stream waits for */
+#define EVENT_FLAGS 3u               /* sleep while waiting, no timing */
+#define FLIGHT_MOST (2 * COSTS_BATCH)
+#define FLIGHT_AHEAD_NS (4 * COSTS_BUDGET_NS)
+#define FLIGHT_STREAM_NS (2 * COSTS_BUDGET_NS)
+#define LONG_NS 20000000u
+#define HELD_MOST (16 * COSTS_BATCH) /* launches that may be behind what streams wait for, */
+#define HELD_FLIGHTS (FLIGHTS - FLIGHT_MOST - 1) /* and flights: the others never run out */
+#define LOOK_AT_MOST 8
 
-struct gate_context *flight_know(struct gate *gate, CUcontext context)
+void flight_pause(uint64_t started, uint64_t now, uint64_t expected)
 {
-	struct gate_context *empty = NULL;
-	for (int i = 0; i < gate->context_count; i++) {
-		if (gate->contexts[i].context == context)
-			return &gate->contexts[i];
-		if (!gate->contexts[i].context && !empty)
-			empty = &gate->contexts[i];
-	}
-	if (!empty) {
-		struct gate_context *more = realloc(gate->contexts, (size_t)(gate->context_count + 1) * sizeof *more);
-		if (!more)
-			return NULL;
-		gate->contexts = more;
-		empty = &more[gate->context_count++];
-	}
-	*empty = (struct gate_context){.context = context};
-	for (int i = 0; i < 2; i++)
-		if (REAL(cuEventCreate)(&empty->events[i], EVENT_FLAGS) != CUDA_SUCCESS)
-			empty->events[i] = NULL;
-	return empty;
-}
-
-struct stream_of_gpu {
-	CUcontext context;
-	CUstream stream;
-	int gpu;
-};
-
-/* Until the event is reached, or for so long that it may never be: a kernel may wait for what the program does next.
-   `expected` is when it should be, 0 where nothing is known. False: the stream is held by something outside, and some more
-   may be queued behind it. */
-static bool await(struct launches *own, CUevent event, uint64_t expected, const struct stream_of_gpu *where)
-{
-	bool held = false;
-	uint64_t started = clock_now(), now = started;
+	uint64_t step = (now - started) / 32;
+	if (expected > now + STEP_LEAST_NS)
+		step = expected - now - STEP_LEAST_NS / 2;
+	else if (expected)
+		step = now > expected ? (now - expected) / 8 : 0;
+	if (step > STEP_MOST_NS && expected <= now)
+		step = STEP_MOST_NS;
 	int slack = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
 	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-	while (now - started < PATIENCE_NS && REAL(cuEventQuery)(event) == CUDA_NOT_READY) {
-		held = own->behind < BEHIND_MOST && waits_any() && waits_held(where->context, where->stream, where->gpu);
-		if (held)
-			break;
-		uint64_t step = (now - started) / 32;
-		if (expected > now + STEP_LEAST_NS)
-			step = expected - now - STEP_LEAST_NS / 2;
-		else if (expected)
-			step = now > expected ? (now - expected) / 8 : 0;
-		if (step > STEP_MOST_NS && expected <= now)
-			step = STEP_MOST_NS;
-		clock_pause(step > STEP_LEAST_NS ? step : STEP_LEAST_NS);
-		now = clock_now();
-	}
+	clock_pause(step > STEP_LEAST_NS ? step : STEP_LEAST_NS);
 	prctl(PR_SET_TIMERSLACK, slack, 0, 0, 0);
-	own->behind = held ? own->behind + 1 : 0;
-	return !held;
 }
 
-static __thread struct launches *own_launches; /* PAGE_GPUS of them */
-static pthread_key_t ended;
-static uint64_t epoch = 1; /* grows with each context that ends, and its events with it */
-__thread struct launches *gate_measuring;
-
-/* Events of threads that have ended, for other threads. */
-static struct spare {
-	CUcontext context;
-	uint64_t epoch;
-	CUevent events[2];
-} spares[SPARES];
-static pthread_mutex_t spares_guard = PTHREAD_MUTEX_INITIALIZER;
-
-/* NB: The driver may be gone, so nothing is asked of it. */
-static void thread_ended(void *launches)
+static bool in_stream(const struct flight *flight, CUcontext context, CUstream stream)
 {
-	struct launches *own = launches;
-	gate_own = &gate_nothing;
-	gate_measuring = own_launches = NULL;
-	pthread_mutex_lock(&spares_guard);
-	for (int gpu = 0; gpu < PAGE_GPUS; gpu++)
-		for (int i = 0; own[gpu].context && i < SPARES; i++)
-			if (!spares[i].context || spares[i].epoch != LOAD(epoch)) {
-				spares[i] = (struct spare){own[gpu].context, own[gpu].epoch, {own[gpu].events[0], own[gpu].events[1]}};
-				break;
-			}
-	pthread_mutex_unlock(&spares_guard);
-	free(launches);
+	return flight->stream == stream && flight->context == context && flight->owner == streams_owner(stream);
 }
 
-static bool take_spare(struct launches *own, CUcontext context)
+static CUevent *event_of(struct gate *gate, const struct flight *flight)
 {
-	bool found = false;
-	pthread_mutex_lock(&spares_guard);
-	for (int i = 0; i < SPARES && !found; i++) {
-		found = spares[i].context == context && spares[i].epoch == LOAD(epoch);
-		if (!found)
+	struct gate_context *known = launched_know(gate, flight->context);
+	return known ? &known->events[flight - gate->flights] : NULL;
+}
+
+/* Takes it out of the list that it is in, which begins at *at. */
+static void take_out(struct flight **at, struct flight *flight)
+{
+	while (*at != flight)
+		at = &(*at)->next;
+	*at = flight->next;
+}
+
+static void put(struct flight **at, struct flight *flight)
+{
+	while (*at)
+		at = &(*at)->next;
+	*at = flight;
+	flight->next = NULL;
+}
+
+static void end(struct gate *gate, struct flight *flight)
+{
+	take_out(flight->held ? &gate->held : &gate->flying, flight);
+	if (flight->held) {
+		gate->held_launches -= flight->launches;
+	} else {
+		gate->flying_launches -= flight->launches;
+		gate->flying_ns -= flight->ns;
+	}
+	flight->number = 0;
+	flight->next = gate->landed;
+	gate->landed = flight;
+}
+
+/* Ends those whose event is reached; looks at no more than so many that go on. `waited`: it was waited for them. */
+static void look(struct gate *gate, struct flight *first, int most, bool waited)
+{
+	int behind = 0;
+	for (struct flight *flight = first, *next; flight && behind < most; flight = next) {
+		next = flight->next;
+		const CUevent *event = flight->recorded ? event_of(gate, flight) : NULL;
+		if (!event || REAL(cuEventQuery)(*event) == CUDA_NOT_READY) {
+			behind++;
 			continue;
-		own->events[0] = spares[i].events[0];
-		own->events[1] = spares[i].events[1];
-		spares[i].context = NULL;
-	}
-	pthread_mutex_unlock(&spares_guard);
-	return found;
-}
-
-static void make_key(void)
-{
-	pthread_key_create(&ended, thread_ended);
-}
-
-struct launches *flight_own(int gpu)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	if (!own_launches && (own_launches = calloc(PAGE_GPUS, sizeof *own_launches))) {
-		pthread_once(&once, make_key);
-		pthread_setspecific(ended, own_launches);
-	}
-	return own_launches ? &own_launches[gpu] : NULL;
-}
-
-static bool have_events(struct launches *own, CUcontext context)
-{
-	uint64_t now = LOAD(epoch);
-	if (own->context == context && own->epoch == now)
-		return true;
-	if (own->context && own->epoch == now)
-		for (int i = 0; i < 2; i++)
-			REAL(cuEventDestroy_v2)(own->events[i]);
-	own->context = NULL;
-	if (!take_spare(own, context)) {
-		if (REAL(cuEventCreate)(&own->events[0], TIMED_EVENT) != CUDA_SUCCESS)
-			return false;
-		if (REAL(cuEventCreate)(&own->events[1], TIMED_EVENT) != CUDA_SUCCESS) {
-			REAL(cuEventDestroy_v2)(own->events[0]);
-			return false;
 		}
+		if (waited && clock_now() - flight->recorded_at > 4 * (uint64_t)flight->ahead_ns + COSTS_LONG_NS)
+			costs_distrust(flight->used, flight->spent);
+		end(gate, flight);
 	}
-	own->context = context;
-	own->epoch = now;
+}
+
+/* The flight that has to end before there is room for the next batch of this thread; NULL: there is room. */
+static struct flight *obstacle(const struct gate *gate, const struct launches *own, CUcontext context, CUstream stream)
+{
+	struct flight *oldest = NULL;
+	bool stays = own->stream == stream && own->context == context;
+	int64_t ns = stays ? batch_open_ns(own) : 0;
+	int units = ns > 0;
+	if (gate->flying_launches + batch_open_launches(own) + batch_size(own, context, stream) > FLIGHT_MOST ||
+	    gate->flying_ns + batch_open_ns(own) > FLIGHT_AHEAD_NS)
+		return gate->flying;
+	for (struct flight *flight = gate->flying; flight; flight = flight->next)
+		if (in_stream(flight, context, stream)) {
+			oldest = oldest ? oldest : flight;
+			ns += flight->ns;
+			units++;
+		}
+	return ns > FLIGHT_STREAM_NS && units > 1 ? oldest : NULL;
+}
+
+bool flight_fits(struct gate *gate, const struct launches *own, CUcontext context, CUstream stream)
+{
+	if (!obstacle(gate, own, context, stream))
+		return true;
+	look(gate, gate->flying, LOOK_AT_MOST, false);
+	return !obstacle(gate, own, context, stream);
+}
+
+static bool may_put_aside(const struct gate *gate, const struct flight *flight)
+{
+	int count = 0;
+	for (const struct flight *held = gate->held; held; held = held->next)
+		count++;
+	return count < HELD_FLIGHTS && gate->held_launches + flight->launches <= HELD_MOST;
+}
+
+/* Puts a flight aside that is behind what its stream waits for, unless there are too many of them. */
+static bool put_aside(struct gate *gate, struct flight *flight)
+{
+	uint64_t number = flight->number;
+	if (!waits_any())
+		return false;
+	if (!may_put_aside(gate, flight))
+		look(gate, gate->held, FLIGHTS, false);
+	if (!may_put_aside(gate, flight))
+		return false;
+	CUcontext context = flight->context;
+	CUstream stream = flight->stream;
+	uint64_t owner = flight->owner;
+	pthread_mutex_unlock(&gate->lock);
+	bool held = waits_held(context, stream, owner);
+	pthread_mutex_lock(&gate->lock);
+	if (!held || flight->number != number || flight->held)
+		return held;
+	take_out(&gate->flying, flight);
+	gate->flying_launches -= flight->launches;
+	gate->flying_ns -= flight->ns;
+	gate->held_launches += flight->launches;
+	flight->held = true;
+	put(&gate->held, flight);
 	return true;
 }
 
-void flight_measure(struct launches *own, CUcontext context, CUstream stream, uint64_t key)
+void flight_wait(struct gate *gate, const struct launches *own, CUcontext context, CUstream stream, uint64_t started)
 {
-	if (!HAS(cuEventElapsedTime) || !have_events(own, context) || REAL(cuEventRecord)(own->events[0], stream) != CUDA_SUCCESS)
+	struct flight *flight = obstacle(gate, own, context, stream);
+	if (!flight || put_aside(gate, flight))
 		return;
-	own->key = key;
-	own->stream = stream;
-	own->measuring = true;
-	gate_measuring = own;
-}
-
-void flight_measured(CUstream stream)
-{
-	struct launches *own = gate_measuring;
-	int mode = captures_relax();
-	gate_measuring = NULL;
-	own->measuring = false;
-	own->measured = REAL(cuEventRecord)(own->events[1], stream) == CUDA_SUCCESS && !captures_hold(stream);
-	own->began = clock_now();
-	captures_restore(mode);
-}
-
-/* With the lock held, which it gives up. Waits for the launch that was measured, and learns what it cost. */
-static void learn(struct gate *gate, struct launches *own)
-{
-	uint32_t known = costs_known(own->key);
-	float milliseconds = 0;
-	own->measured = false;
-	if (own->epoch != LOAD(epoch))
-		return;
+	uint64_t now = clock_now();
 	pthread_mutex_unlock(&gate->lock);
-	struct stream_of_gpu where = {own->context, own->stream, gate->turn.gpu};
-	if (await(own, own->events[1], known < UINT32_MAX ? own->began + known : 0, &where)) {
-		bool done = REAL(cuEventElapsedTime)(&milliseconds, own->events[0], own->events[1]) == CUDA_SUCCESS;
-		costs_learn(own->key, done ? (uint64_t)((double)milliseconds * 1e6) : PATIENCE_NS);
-	}
+	flight_pause(started, now, 0);
 	pthread_mutex_lock(&gate->lock);
+	look(gate, gate->flying, LOOK_AT_MOST, true);
+	flight = obstacle(gate, own, context, stream);
+	if (flight && now - started > FLIGHT_PATIENCE_NS) /* a kernel may wait for what the program does next */
+		end(gate, flight);
 }
 
-void flight_bound(struct gate *gate, struct launches *own, CUcontext context, CUstream stream)
+/* Two launches of up to LONG_NS have room at one time; a longer one, or one of which nothing is known, is the last that goes. */
+static int64_t room_of(uint32_t ns)
 {
-	struct gate_context *known = flight_know(gate, context);
-	int launched = own->given - own->left;
-	if (own->measured)
-		learn(gate, own);
-	else if (launched && gate_open_now(gate) && known && known->events[0] && known->events[1]) {
-		/* Marks the end of a batch in the stream, and waits until the one before it is done. */
-		int current = known->next;
-		CUevent event = known->events[current], before = known->recorded[!current] ? known->events[!current] : NULL;
-		known->recorded[current] = false;
-		if (REAL(cuEventRecord)(event, stream) != CUDA_SUCCESS)
-			return;
-		/* Another thread may have drawn the stream into a capture meanwhile, and the event with it. */
-		if (captures_any() && captures_hold(stream))
-			return;
-		known->recorded[current] = true;
-		known->streams[current] = stream;
-		known->next = !current;
-		struct stream_of_gpu where = {context, known->streams[!current], gate->turn.gpu};
-		if (!before || REAL(cuEventQuery)(before) != CUDA_NOT_READY)
-			return;
-		pthread_mutex_unlock(&gate->lock);
-		bool reached = await(own, before, 0, &where);
-		uint64_t took = clock_now() - own->batch_at, spent = (uint64_t)(COSTS_BUDGET_NS - own->budget_ns);
-		if (reached && took > 4 * spent + COSTS_LONG_NS)
-			costs_distrust(own);
-		pthread_mutex_lock(&gate->lock);
+	return ns < COSTS_LONG_NS ? ns : ns <= LONG_NS ? COSTS_LONG_NS : FLIGHT_AHEAD_NS + 1;
+}
+
+void flight_begin(struct gate *gate, struct launches *own, const struct batch_end *before, uint32_t ns, bool spent)
+{
+	struct flight *flight = own->flight = gate->landed;
+	gate->landed = flight->next;
+	*flight = (struct flight){.number = ++gate->last_flight, .context = own->context, .stream = own->stream,
+				  .owner = streams_owner(own->stream), .launches = before->launches + 1,
+				  .spent = spent ? before->launches + 1 : 0, .ns = before->ns + room_of(ns)};
+	memcpy(flight->used, before->used, sizeof before->used);
+	if (spent)
+		flight->used[before->launches] = own->used[own->given % COSTS_BATCH];
+	put(&gate->flying, flight);
+	gate->flying_launches += flight->launches;
+	gate->flying_ns += flight->ns;
+	flight->ahead_ns = gate->flying_ns;
+	own->flight_number = flight->number;
+	CUevent *event = event_of(gate, flight);
+	if (event && !*event && REAL(cuEventCreate)(event, EVENT_FLAGS) != CUDA_SUCCESS)
+		*event = NULL;
+	gate_behind = own;
+}
+
+/* Another thread may have drawn the stream into a capture meanwhile, and the event with it, which is never asked about then. */
+static bool record(CUevent *event, CUstream stream)
+{
+	if (!event || !*event || REAL(cuEventRecord)(*event, stream) != CUDA_SUCCESS)
+		return false;
+	if (!captures_any() || !captures_hold(stream))
+		return true;
+	*event = NULL;
+	return false;
+}
+
+void flight_launched(CUstream stream)
+{
+	struct launches *own = gate_behind;
+	gate_behind = NULL;
+	if (own->measuring)
+		measure_end(own, stream);
+	struct gate *gate = own->gate;
+	struct flight *flight = own->flight;
+	pthread_mutex_lock(&gate->lock);
+	if (flight->number == own->flight_number) {
+		flight->recorded = record(event_of(gate, flight), stream);
+		flight->recorded_at = clock_now();
+		if (!flight->recorded)
+			end(gate, flight);
+	}
+	pthread_mutex_unlock(&gate->lock);
+}
+
+void flight_setup(struct gate *gate)
+{
+	for (int i = FLIGHTS - 1; i >= 0; i--) {
+		gate->flights[i].next = gate->landed;
+		gate->landed = &gate->flights[i];
 	}
 }
 
-void gate_wait_whole(void)
+static void drop(struct gate *gate, struct flight *first, CUcontext context)
 {
-	for (int i = 0; i < PAGE_GPUS; i++) {
-		struct gate *gate = &gates[i];
-		pthread_mutex_lock(&gate->lock);
-		while (gate->whole)
-			pthread_cond_wait(&gate->work, &gate->lock);
-		pthread_mutex_unlock(&gate->lock);
+	for (struct flight *flight = first, *next; flight; flight = next) {
+		next = flight->next;
+		if (flight->context == context)
+			end(gate, flight);
 	}
 }
 
-void gate_mark_all(void)
+void flight_drop(struct gate *gate, CUcontext context)
 {
-	for (int i = 0; i < PAGE_GPUS; i++) {
-		struct gate *gate = &gates[i];
-		pthread_mutex_lock(&gate->lock);
-		for (int k = 0; k < gate->context_count; k++) {
-			CUcontext context = gate->contexts[k].context;
-			pthread_mutex_unlock(&gate->lock);
-			if (context)
-				streams_mark_default(context, i);
-			pthread_mutex_lock(&gate->lock);
-		}
-		pthread_mutex_unlock(&gate->lock);
-	}
-	streams_mark_all();
-}
-
-void gate_leave(CUcontext context)
-{
-	for (int i = 0; cuda_active && i < PAGE_GPUS; i++) {
-		struct gate *gate = &gates[i];
-		pthread_mutex_lock(&gate->lock);
-		while (gate->syncing)
-			pthread_cond_wait(&gate->work, &gate->lock);
-		for (int k = 0; k < gate->context_count; k++) {
-			struct gate_context *known = &gate->contexts[k];
-			if (known->context != context)
-				continue;
-			for (int n = 0; n < 2; n++)
-				if (known->events[n])
-					REAL(cuEventDestroy_v2)(known->events[n]);
-			*known = (struct gate_context){.context = NULL};
-			ADD(epoch, 1);
-			/* A thread that still launches in it enters it again. */
-			STORE(gate->until, 0);
-		}
-		pthread_mutex_unlock(&gate->lock);
-	}
+	drop(gate, gate->flying, context);
+	drop(gate, gate->held, context);
 }

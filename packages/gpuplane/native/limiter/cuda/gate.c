@@ -1,9 +1,12 @@
 /* The slow side of a launch: waiting for a turn. gate.h explains the whole. */
 #include "gate.h"
+#include "counter.h"
 
 #include <string.h>
 #include <time.h>
 
+#define READINGS 8
+#define TIGHT_NS 1000        /* a reading that took no longer is good enough */
 #define UNLIMITED_BATCH 1024 /* launches of whoever has no limit, before they are counted */
 
 struct gate gates[PAGE_GPUS];
@@ -13,18 +16,32 @@ __thread struct launches *gate_own = &gate_nothing;
 
 static __thread struct gate *gate_inside; /* whose graph this thread is launching */
 
-static uint64_t first_counter, first_ns;
+static struct counter_reading first;
 
-/* How many of the processor's counter are so many nanoseconds. */
-uint64_t gate_counts(uint64_t nanoseconds)
+/* The tightest of several. */
+static struct counter_reading read_counter(void)
+{
+	struct counter_reading best = {0, 0, UINT64_MAX};
+	for (int i = 0; i < READINGS && best.after - best.before > TIGHT_NS; i++) {
+		struct counter_reading fresh = {.before = clock_now()};
+		fresh.counter = gate_counter();
+		fresh.after = clock_now();
+		if (fresh.after - fresh.before < best.after - best.before)
+			best = fresh;
+	}
+	return best;
+}
+
+/* Where the counter is so many nanoseconds from now on, or a little before. */
+static uint64_t counter_in(uint64_t nanoseconds)
 {
 #if defined __aarch64__
 	uint64_t hertz;
 	__asm__ volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
-	return (uint64_t)((double)nanoseconds * (double)hertz / 1e9);
+	return gate_counter() + (uint64_t)((double)nanoseconds * (double)hertz / 1e9);
 #else
-	uint64_t counter = gate_counter(), now = clock_now();
-	return (uint64_t)((double)nanoseconds * (double)(counter - first_counter) / (double)(now - first_ns));
+	struct counter_reading now = read_counter();
+	return now.counter + counter_counts(first, now, nanoseconds);
 #endif
 }
 
@@ -36,6 +53,7 @@ static void begin(struct gate *gate)
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	memset(gate, 0, sizeof *gate);
 	turn_begin(&gate->turn, (int)(gate - gates));
+	flight_setup(gate);
 	gate->lock = fresh;
 	pthread_cond_init(&gate->changed, &monotonic);
 	pthread_cond_init(&gate->work, &monotonic);
@@ -44,8 +62,7 @@ static void begin(struct gate *gate)
 
 void gate_setup(int devices)
 {
-	first_counter = gate_counter();
-	first_ns = clock_now();
+	first = read_counter();
 	for (int i = 0; i < PAGE_GPUS; i++)
 		begin(&gates[i]);
 	int gpu = devices == 1 ? cuda_gpu(0) : -1;
@@ -69,12 +86,20 @@ void gate_deadline(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t un
 	pthread_cond_timedwait(condition, lock, &deadline);
 }
 
-static void open_gate(struct gate *gate)
+void gate_close_at(struct gate *gate, uint64_t ends)
 {
 	uint64_t now = clock_now();
+	STORE(gate->until, counter_in(ends > now ? ends - now : 0));
+}
+
+static void open_gate(struct gate *gate)
+{
 	gate->state = GATE_OPEN;
+	gate->turns++;
+	gate->before = gate->threads;
+	gate->threads = 0;
 	__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
-	STORE(gate->until, gate_counter() + gate_counts(gate->ends > now ? gate->ends - now : 0));
+	gate_close_at(gate, gate->ends);
 	pthread_cond_broadcast(&gate->changed);
 	pthread_cond_broadcast(&gate->work);
 }
@@ -125,38 +150,10 @@ static bool ready(struct gate *gate)
 	return false;
 }
 
-/* A batch for this thread; what it used of the last one is counted. */
-static void refill(struct launches *own, int gpu, int batch)
-{
-	int used = own->given - own->left;
-	if (used > 0) {
-		ADD(slots_own()->gpus[gpu].launches, (uint64_t)used);
-		ADD(usage->totals[gpu].launches, (uint64_t)used);
-	}
-	own->given = own->left = batch;
-	own->budget_ns = COSTS_BUDGET_NS;
-	own->batch_at = clock_now();
-}
-
-/* The launch of `key` as the first of a batch, or the only one. */
-static void begin_batch(struct launches *own, int gpu, CUcontext context, CUstream stream, uint64_t key)
-{
-	uint32_t known = costs_known(key);
-	bool measure = known >= COSTS_LONG_NS;
-	refill(own, gpu, measure ? 1 : COSTS_BATCH);
-	if (known > own->budget_ns) /* a batch of its own: one more is in flight */
-		own->budget_ns = known;
-	if (!measure && costs_spend(own, key))
-		return;
-	own->left = 0;
-	own->given = 1;
-	flight_measure(own, context, stream, key);
-}
-
 static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, bool graph)
 {
 	struct gate *gate = &gates[gpu];
-	struct launches *own = flight_own(gpu);
+	struct launches *own = measure_own(gpu);
 	bool entered = streams_known(stream) || streams_enter(context, stream, gpu);
 	if (!own)
 		return false;
@@ -167,13 +164,14 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 	own->unlimited = !LOAD(limits->gpus[gpu].core);
 	if (own->unlimited) {
 		STORE(gate->until, UINT64_MAX);
-		refill(own, gpu, UNLIMITED_BATCH);
+		batch_refill(own, gpu, UNLIMITED_BATCH);
+		own->stream = NULL;
 		own->left--;
 		return true;
 	}
 	/* With several GPUs each launch comes here. */
-	if (gate != gate_only && entered && own->given <= COSTS_BATCH && !graph && !captures_any() &&
-	    LOAD(gate->until) && costs_spend(own, key)) {
+	if (gate != gate_only && entered && own->given <= COSTS_BATCH && !graph && !captures_any() && gate_stays(own, stream) &&
+	    own->context == context && LOAD(gate->until) && costs_spend(own, key)) {
 		__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
 		return true;
 	}
@@ -183,7 +181,7 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 	if (!entered)
 		return false;
 	if (own->given > COSTS_BATCH) /* it was unlimited */
-		refill(own, gpu, 0);
+		batch_refill(own, gpu, 0);
 	pthread_mutex_lock(&gate->lock);
 	if (!ready(gate)) {
 		bool allowed = gate->unlimited;
@@ -191,17 +189,24 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 		return allowed;
 	}
 	int mode = captures_relax();
-	if (!flight_know(gate, context)) { /* no memory: its end could not be waited for */
+	if (!launched_know(gate, context)) { /* no memory: its end could not be waited for */
 		captures_restore(mode);
 		pthread_mutex_unlock(&gate->lock);
 		return false;
 	}
-	flight_bound(gate, own, context, stream);
-	while (!gate->stopping && !gate_open_now(gate)) {
-		if (gate->state == GATE_OPEN) /* over, and the keeper is late */
+	if (own->measured)
+		measure_learn(gate, own);
+	for (uint64_t started = 0; !gate->stopping;) {
+		if (gate_open_now(gate)) {
+			if (flight_fits(gate, own, context, stream))
+				break;
+			started = started ? started : clock_now();
+			flight_wait(gate, own, context, stream, started);
+		} else if (gate->state == GATE_OPEN) { /* over, and the keeper is late */
 			gate_deadline(&gate->changed, &gate->lock, clock_now() + 1000000);
-		else
+		} else {
 			wait_turn(gate, false);
+		}
 	}
 	__atomic_store_n(&gate->touched, true, __ATOMIC_RELAXED);
 	ADD(gate->passed, 1);
@@ -209,8 +214,10 @@ static bool enter(int gpu, CUcontext context, CUstream stream, uint64_t key, boo
 		gate->launching++;
 		gate_inside = gate;
 	}
+	bool short_one = batch_begin(gate, own, context, stream, key);
 	pthread_mutex_unlock(&gate->lock);
-	begin_batch(own, gpu, context, stream, key);
+	if (!short_one)
+		measure_begin(own, context, stream, key);
 	captures_restore(mode);
 	return true;
 }

@@ -16,12 +16,25 @@
 #include "cuda.h"
 #include "streams.h"
 
+#define FLIGHTS 96
+
+/* Some launches in a stream, up to an event in it (flight.c). */
+struct flight {
+	uint64_t number; /* 0: none */
+	CUcontext context;
+	CUstream stream;
+	uint64_t owner;       /* the thread whose own default stream it is, else 0 */
+	bool recorded, held;  /* the event is in the stream; behind what the stream waits for */
+	int launches, spent;  /* and those whose cost was known: all, or none if one is measured */
+	int64_t ns, ahead_ns; /* its work, and that in flight with it */
+	uint64_t recorded_at;
+	uint16_t used[COSTS_BATCH];
+	struct flight *next;
+};
+
 struct gate_context {
 	CUcontext context;
-	CUevent events[2]; /* the ends of the last two batches, */
-	CUstream streams[2]; /* and where they are */
-	bool recorded[2];
-	int next;
+	CUevent events[FLIGHTS]; /* of the flights in it; made when they are needed */
 };
 
 enum gate_state {
@@ -55,6 +68,13 @@ struct gate {
 	uint64_t wanted, done, done_at; /* numbers of the last drain asked for and finished; when */
 	struct gate_context *contexts; /* those with launches; an ended one leaves its place empty */
 	int context_count;
+	uint64_t turns;      /* that have begun, */
+	int threads, before; /* and how many threads have launched in this one, and in that before */
+	struct flight flights[FLIGHTS];
+	struct flight *flying, *held, *landed; /* oldest first; the last ones are free */
+	uint64_t last_flight;
+	int flying_launches, held_launches;
+	int64_t flying_ns;
 };
 
 /* The gate of the only GPU, when there is only one. */
@@ -79,16 +99,21 @@ static inline uint64_t gate_counter(void)
 #endif
 }
 
-/* How many of it are so many nanoseconds. */
-uint64_t gate_counts(uint64_t nanoseconds);
 /* False: the launch must not be made, since limits cannot be kept. */
 bool gate_wait(CUstream stream, uint64_t key);
+
+/* Whether a launch is in the stream of its thread's batch. Without a limit it may be in any that is in the book. */
+static inline bool gate_stays(const struct launches *own, CUstream stream)
+{
+	return (own->stream == stream && own->streams_epoch == __atomic_load_n(&streams_epoch, __ATOMIC_RELAXED)) ||
+	       __builtin_expect(own->unlimited && streams_known(stream), 0);
+}
 
 /* Whether a launch goes straight through. It was measured then, so the driver has its function. */
 static inline bool gate_quick(CUstream stream, uint64_t key)
 {
 	struct launches *own = gate_own;
-	if (__builtin_expect(!streams_known(stream) || captures_any(), 0) ||
+	if (__builtin_expect(!gate_stays(own, stream) || captures_any(), 0) ||
 	    __builtin_expect(!__atomic_load_n(&own->gate->until, __ATOMIC_RELAXED), 0) ||
 	    __builtin_expect(!costs_spend(own, key), 0))
 		return false;
@@ -96,15 +121,15 @@ static inline bool gate_quick(CUstream stream, uint64_t key)
 	return true;
 }
 
-/* Behind the launch: the end of what is measured, and while a capture is open a mark. */
-extern __thread struct launches *gate_measuring;
-void flight_measured(CUstream stream);
+/* Behind the launch: the end of what is measured or in flight, and while a capture is open a mark. */
+extern __thread struct launches *gate_behind;
+void flight_launched(CUstream stream);
 void gate_mark(CUstream stream);
 
 static inline void gate_launched(CUstream stream)
 {
-	if (__builtin_expect(gate_measuring != NULL, 0))
-		flight_measured(stream);
+	if (__builtin_expect(gate_behind != NULL, 0))
+		flight_launched(stream);
 	if (__builtin_expect(captures_any(), 0))
 		gate_mark(stream);
 }
@@ -155,17 +180,50 @@ static inline bool gate_open_now(const struct gate *gate)
 	return gate->state == GATE_OPEN && gate_counter() < gate->until;
 }
 
-/* flight.c; with the lock held. What of a context is in flight: the events are those of the context that is current. */
-struct gate_context *flight_know(struct gate *gate, CUcontext context);
-/* Waits for what this thread has in flight and is too much. */
-void flight_bound(struct gate *gate, struct launches *own, CUcontext context, CUstream stream);
-/* Right before a launch that is measured, without the lock. */
-void flight_measure(struct launches *own, CUcontext context, CUstream stream, uint64_t key);
-/* This thread's launches on a GPU; NULL: there is no memory. */
-struct launches *flight_own(int gpu);
+/* launched.c; with the lock held. NULL: there is no memory. */
+struct gate_context *launched_know(struct gate *gate, CUcontext context);
+
+/* batch.c; with the lock held, but for the first. A batch for this thread; what it used of the last one is counted. */
+void batch_refill(struct launches *own, int gpu, int launches);
+/* How many launches the next one may have in a stream. */
+int batch_size(const struct launches *own, CUcontext context, CUstream stream);
+/* What the thread launched behind the last event, and its work. */
+int batch_open_launches(const struct launches *own);
+int64_t batch_open_ns(const struct launches *own);
+/* The launch of `key` as the first of a batch; false: as the only one, and it is to be measured. */
+bool batch_begin(struct gate *gate, struct launches *own, CUcontext context, CUstream stream, uint64_t key);
+
+/* flight.c; with the lock held. */
+#define FLIGHT_PATIENCE_NS 10000000000ull
+/* What a batch launched behind its event. */
+struct batch_end {
+	int launches;
+	int64_t ns;
+	uint16_t used[COSTS_BATCH];
+};
+void flight_setup(struct gate *gate);
+/* Whether there is room for a batch, and a wait for some more room, which began at `started`. */
+bool flight_fits(struct gate *gate, const struct launches *own, CUcontext context, CUstream stream);
+void flight_wait(struct gate *gate, const struct launches *own, CUcontext context, CUstream stream, uint64_t started);
+/* The end of a batch and the first launch of the next, whose work is `ns`; it is `spent`, or it is measured. The context is current. */
+void flight_begin(struct gate *gate, struct launches *own, const struct batch_end *before, uint32_t ns, bool spent);
+void flight_drop(struct gate *gate, CUcontext context); /* one that ends */
+/* Sleeps a while, of a wait that began at `started`; `expected` is when it should be over, 0 where nothing is known. */
+void flight_pause(uint64_t started, uint64_t now, uint64_t expected);
+
+/* measure.c */
+struct launches *measure_own(int gpu); /* this thread's launches on a GPU; NULL: there is no memory */
+/* Right before a launch that is measured, and right behind it; without the lock. */
+void measure_begin(struct launches *own, CUcontext context, CUstream stream, uint64_t key);
+void measure_end(struct launches *own, CUstream stream);
+/* Waits for the launch that was measured, and learns what it cost. With the lock held, which it gives up. */
+void measure_learn(struct gate *gate, struct launches *own);
+void measure_forget_events(void); /* those of a context that ends */
 
 /* keeper.c; with the lock held. */
 bool keeper_start(struct gate *gate);
+/* From that time on no launch goes through. */
+void gate_close_at(struct gate *gate, uint64_t ends);
 /* Waits a while for a turn, and opens the gate when there is one. */
 void gate_try_turn(struct gate *gate);
 void gate_deadline(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t until);

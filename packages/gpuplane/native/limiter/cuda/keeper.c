@@ -163,13 +163,6 @@ static void end_turn(struct gate *gate, uint64_t idle_since)
 		pthread_cond_broadcast(&gate->work);
 }
 
-static void go_on(struct gate *gate, uint64_t before)
-{
-	if (gate->ends > before)
-		STORE(gate->until, gate->until + gate_counts(gate->ends - before));
-	pthread_cond_broadcast(&gate->changed);
-}
-
 /* A program that leaves the GPU idle between its launches pays for the time until the GPU is found idle. So the drainer is asked
    soon after its last launch, and is there when the GPU has finished. */
 static void note_end(struct gate *gate, bool idle)
@@ -200,10 +193,10 @@ static void *run_keeper(void *argument)
 		asked = touched ? 0 : asked;
 		fine = touched && fine < FINE_MOST_NS ? 2 * fine : fine;
 		if (now >= gate->ends) {
-			uint64_t before = gate->ends;
 			asked = 0;
 			if (turn_more(&gate->turn, &gate->ends)) {
-				go_on(gate, before);
+				gate_close_at(gate, gate->ends);
+				pthread_cond_broadcast(&gate->changed);
 			} else {
 				note_end(gate, false);
 				end_turn(gate, 0);

@@ -28,8 +28,8 @@ uint64_t streams_thread(void)
 /* Enters it if it is missing; NULL: there is no memory. */
 struct stream *book_find(CUcontext context, CUstream handle, int gpu)
 {
-	uint64_t thread = handle == STREAM_OWN ? streams_thread() : 0;
-	struct stream **bucket = &book_buckets[((uintptr_t)handle >> 4 ^ (uintptr_t)handle >> 10) % BOOK_BUCKETS];
+	uint64_t thread = streams_owner(handle);
+	struct stream **bucket = book_bucket(handle);
 	for (struct stream *stream = *bucket; stream; stream = stream->next)
 		if (stream->handle == handle && stream->context == context && stream->thread == thread && !stream->ended)
 			return stream;

@@ -50,6 +50,11 @@ static inline bool streams_known(CUstream stream)
 int streams_remembered(CUstream stream, CUcontext *context, bool *other);
 /* A number of the calling thread that no other thread gets. */
 uint64_t streams_thread(void);
+/* The same for its own default stream; 0 for streams that are of no thread. */
+static inline uint64_t streams_owner(CUstream stream)
+{
+	return stream == STREAM_OWN ? streams_thread() : 0;
+}
 /* Enters a stream of the current context. False: there is no memory for it. */
 bool streams_enter(CUcontext context, CUstream stream, int gpu);
 /* Behind a launch of this thread in the current context; does nothing in a captured stream. */
@@ -77,7 +82,7 @@ enum waits_state waits_look(CUcontext context);
 /* Waits until nothing of a context runs; returns whether something is held back. *busy: when work was last seen to run, if it was. */
 bool waits_settle(CUcontext context, uint64_t *busy);
 /* Whether a stream, of this thread where it is a default one, is held at the moment. */
-bool waits_held(CUcontext context, CUstream stream, int gpu);
+bool waits_held(CUcontext context, CUstream stream, uint64_t owner);
 void waits_sweep(void); /* looks from time to time which holds are over */
 struct stream;
 void waits_drop(struct stream *stream); /* it has ended, and its events with it; with the guard of the book held */

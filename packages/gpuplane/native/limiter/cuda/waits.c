@@ -114,11 +114,12 @@ bool waits_settle(CUcontext context, uint64_t *busy)
 	return state == WAITS_HELD;
 }
 
-bool waits_held(CUcontext context, CUstream handle, int gpu)
+bool waits_held(CUcontext context, CUstream handle, uint64_t owner)
 {
+	bool held = false;
 	pthread_mutex_lock(&book_guard);
-	struct stream *stream = book_find(context, handle, gpu);
-	bool held = stream && look(stream) == WAITS_HELD;
+	for (struct stream *stream = *book_bucket(handle); stream && !held; stream = stream->next)
+		held = stream->handle == handle && stream->context == context && stream->thread == owner && look(stream) == WAITS_HELD;
 	pthread_mutex_unlock(&book_guard);
 	count_over();
 	return held;
