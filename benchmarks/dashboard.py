@@ -1,15 +1,20 @@
-"""`gpuplane dashboard` on a cluster of 1,000 nodes with 8,000 GPUs: size of the snapshot, changes, memory.
+"""`gpuplane dashboard` on a cluster of 1,000 nodes with 8,000 GPUs: size of the snapshot, changes, memory, and the page
+in Chromium, where Playwright is installed.
 
     python benchmarks/dashboard.py [NODES]
 
-The API server and 50 viewers are in this process, the dashboard in its own. The parts that pods hold are drawn at
-random from a seed. A change is a fault of one GPU; its figure is the time from the write to the last viewer's event.
+The API server and 50 viewers are in this process, the dashboard and Chromium in their own. The parts that pods hold are
+drawn at random from a seed. A change is a fault of one GPU; its figures are the times from the write to the last
+viewer's event, and to the pixels of the GPU's cell. Chromium draws on the processor here, where a laptop has a GPU:
+frames are compared with those of an empty page on the same machine at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import json
+import os
 import random
 import re
 import statistics
@@ -17,8 +22,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -27,6 +34,7 @@ from gpuplane.api.gpunode import GPUNode
 from kubekit.api.core import Namespace
 from packages.gpuplane.tests.cli.status_clusters import installed
 from packages.gpuplane.tests.dashboard.scene import Started, dashboard, get, held, node
+from tests.support import browser
 from tests.support.extender_world import World
 
 VIEWERS, CHANGES, GPUS, WRITERS = 50, 10, 8, 16
@@ -64,12 +72,29 @@ async def next_change(reader: asyncio.StreamReader) -> None:
         pass
 
 
-async def measured(world: World, started: Started, nodes: int) -> tuple[int, list[float]]:
-    """(bytes of the snapshot, seconds until all viewers have each change)."""
+def processor(started: Started) -> float:
+    """Return the seconds of the processor that the dashboard has taken so far."""
+    fields = Path(f"/proc/{started.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measured_snapshot(packed: bytes) -> int:
+    """Return the bytes of the snapshot with a use of each GPU, as exporters would measure it; one in 50 is idle."""
+    chosen = random.Random(2)
+    document = msgspec.json.decode(gzip.decompress(packed))
+    for facts in document["data"]["nodes"].values():
+        facts["busy"] = [chosen.randrange(101) for _ in facts["held"]]
+        if idle := [at for at in range(len(facts["held"])) if not chosen.randrange(50)]:
+            facts["idle"] = idle
+    return len(gzip.compress(msgspec.json.encode(document), 6))
+
+
+async def measured(world: World, started: Started, nodes: int) -> tuple[bytes, list[float], float]:
+    """(the snapshot, seconds until all viewers have each change, seconds of the processor for a change)."""
     packed = (await get(started, "/api/snapshot")).body
     version = msgspec.json.decode(gzip.decompress(packed))["version"]
     viewers = [await viewer(started, version) for _ in range(VIEWERS)]
-    times = []
+    times, before = [], processor(started)
     for number in range(CHANGES):
         name = f"gpu-node-{number * nodes // CHANGES:04}"
         began = time.perf_counter()
@@ -77,27 +102,79 @@ async def measured(world: World, started: Started, nodes: int) -> tuple[int, lis
         async with asyncio.timeout(60):
             await asyncio.gather(*(next_change(reader) for reader, _ in viewers))
         times.append(time.perf_counter() - began)
+    spent = (processor(started) - before) / CHANGES
     for _, writer in viewers:
         writer.close()
-    return len(packed), times
+    return packed, times, spent
+
+
+async def in_chromium(world: World, started: Started, python: Path) -> tuple[dict[str, Any], list[float]]:
+    """(what opening and scrolling cost, seconds until the pixels of a GPU's cell have each change)."""
+    script = Path(__file__).parents[1] / "packages/gpuplane/tests/dashboard/browse_speed.py"
+    name, gpu = "gpu-node-0000", 2
+    process = await asyncio.create_subprocess_exec(
+        *(str(python), str(script), started.address, name, str(gpu), str(CHANGES)), stdout=asyncio.subprocess.PIPE
+    )
+    found: dict[str, Any] = {}
+    times: list[float] = []
+    began = 0.0
+    assert process.stdout is not None
+    async for line in process.stdout:
+        facts = json.loads(line)
+        if "changed" in facts:
+            times.append(facts["changed"] - began)
+        elif "ready" in facts:
+            began, faulty = time.time(), len(times) % 2 == 0
+            health = {f"GPU-{name}-{gpu}": "Xid 48: double bit error" if faulty else None}
+            await world.client.patch(GPUNode, name, {"status": {"health": health}})
+        found |= facts
+    if await process.wait():
+        raise SystemExit("the part in Chromium failed")
+    return found, times
+
+
+def show_chromium(found: dict[str, Any], times: list[float]) -> None:
+    first, *again = found["opened"]
+    print(f"in Chromium, which draws on the processor; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    show("  first contentful paint, first time", first["paint"] / 1000, "s", goal=1)
+    show("  first contentful paint, again", max(one["paint"] for one in again) / 1000, "s", goal=1)
+    show("  all cells drawn, first time", first["complete"] / 1000, "s")
+    show("  all cells drawn, again", max(one["complete"] for one in again) / 1000, "s")
+    empty, page = found["empty"], found["scrolled"]
+    peer = f"an empty page {empty['rate']:.0f} /s"
+    show("  frames while scrolling: short of 60 /s", max(0.0, 60 - page["rate"]), "/s", goal=1, peer=peer)
+    show("  time between frames, median", page["median"], "ms", peer=f"an empty page {empty['median']:.1f} ms")
+    show("    95 of 100", page["p95"], "ms", peer=f"an empty page {empty['p95']:.1f} ms")
+    show("  a change until its cell is drawn, median", statistics.median(times), "s")
+    show("    slowest", max(times), "s", goal=1)
 
 
 async def main(nodes: int) -> None:
+    try:
+        python = browser.python()
+    except pytest.skip.Exception as missing:
+        print(missing)
+        python = None
     with tempfile.TemporaryDirectory() as folder:
         async with installed(Path(folder)) as world:
             await fill(world, nodes)
             began = time.perf_counter()
             async with dashboard(Path(folder)) as started:
                 start = time.perf_counter() - began
-                size, times = await measured(world, started, nodes)
+                packed, times, spent = await measured(world, started, nodes)
                 status = Path(f"/proc/{started.process.pid}/status").read_text()
-                found = re.search(r"VmHWM:\s+(\d+)", status)
-                assert found is not None
-    show("snapshot, compressed", size / 1000, "kB", goal=100)
+                memory = re.search(r"VmHWM:\s+(\d+)", status)
+                assert memory is not None
+                seen = await in_chromium(world, started, python) if python is not None else None
+    show("snapshot, compressed", len(packed) / 1000, "kB", goal=100)
+    show("  with a use of each GPU", measured_snapshot(packed) / 1000, "kB", goal=100)
     show(f"a change until {VIEWERS} viewers have it, median", statistics.median(times), "s")
     show("  slowest", max(times), "s", goal=1)
-    show(f"memory at its highest, with {VIEWERS} viewers", int(found[1]) / 1024, "MiB", goal=143)
+    show("  processor for a change", spent, "s")
+    show(f"memory at its highest, with {VIEWERS} viewers", int(memory[1]) / 1024, "MiB", goal=143)
     show("start", start, "s")
+    if seen is not None:
+        show_chromium(*seen)
 
 
 if __name__ == "__main__":

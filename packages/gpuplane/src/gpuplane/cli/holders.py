@@ -12,7 +12,17 @@ from gpuplane.sharing import WHOLE
 from gpuplane.sharing.held import HeldPart, held_parts, in_units
 from kubekit.api.core import Pod
 
-__all__ = ["WHOLE", "HeldPart", "PodHolder", "fits_on", "free_core", "free_units", "holder", "in_units"]
+__all__ = [
+    "WHOLE",
+    "HeldPart",
+    "PodHolder",
+    "RememberedHolders",
+    "fits_on",
+    "free_core",
+    "free_units",
+    "holder",
+    "in_units",
+]
 
 
 class PodHolder(msgspec.Struct, frozen=True, rename="camel"):
@@ -36,6 +46,29 @@ def holder(pod: Pod, gpus: Sequence[GPU], units: Sequence[GpuUnits]) -> PodHolde
     return PodHolder(name, round(core / WHOLE, 2), held_parts(pod, gpus, units), units_asked(pod))
 
 
+class RememberedHolders:
+    """`holder`, for a cluster that is read again and again: a pod and a node that stay as they are cost nothing.
+
+    Invariant: what it returns is what `holder` returns. Pods that two readings in a row do not have are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[Pod, Sequence[GPU], Sequence[GpuUnits], PodHolder]] = {}
+        self._now: dict[int, tuple[Pod, Sequence[GPU], Sequence[GpuUnits], PodHolder]] = {}
+
+    def begin(self) -> None:
+        """Begin another reading of the cluster."""
+        self._before, self._now = self._now, {}
+
+    def __call__(self, pod: Pod, gpus: Sequence[GPU], units: Sequence[GpuUnits]) -> PodHolder:
+        # An entry has its pod, so that no other one gets its id meanwhile.
+        found = self._before.get(id(pod))
+        if found is None or found[0] is not pod or found[1] != gpus or found[2] != units:
+            found = (pod, gpus, units, holder(pod, gpus, units))
+        self._now[id(pod)] = found
+        return found[3]
+
+
 def free_core(gpus: Sequence[GPU], sick: Mapping[str, str], holders: Sequence[PodHolder]) -> list[int] | None:
     """Return the free percent of each GPU, 0 for unusable ones; None if it is unknown which pod holds which GPU."""
     if any(not holder.parts for holder in holders):
@@ -48,9 +81,13 @@ def free_core(gpus: Sequence[GPU], sick: Mapping[str, str], holders: Sequence[Po
     return [0 if gpu.uuid in sick else WHOLE - held.get(gpu.index, 0) for gpu in gpus]
 
 
-def fits_on(gpus: Sequence[GPU], sick: Mapping[str, str], free: float, holders: Sequence[PodHolder], core: int) -> int:
-    """Return how many pods that ask `core` percent could start on a node of which `free` GPUs are not held."""
-    cores = free_core(gpus, sick, holders)
+def fits_on(cores: Sequence[int] | None, free: float, core: int) -> int:
+    """Return how many pods that ask `core` percent could start on a node.
+
+    Args:
+        cores: the free percent of each GPU, see `free_core`.
+        free: the number of GPUs that no pod holds.
+    """
     if cores is None or len(cores) < free:
         return round(WHOLE * free) // core
     if core < WHOLE:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 
 import msgspec
 
-from gpuplane.api.gpunode import GPUNode, Stage, StageName, StageState, view
+from gpuplane.api.gpunode import GPU, GPUNode, Stage, StageName, StageState, view
 from gpuplane.api.offers import GpuUnits, UnitKind, core_offered, in_gpus, offered_units
 from gpuplane.api.requests import uses_gpus
 from gpuplane.cli.advice import other_kernel
-from gpuplane.cli.holders import WHOLE, PodHolder, fits_on, free_units, holder
+from gpuplane.cli.holders import WHOLE, PodHolder, fits_on, free_core, free_units, holder
 from gpuplane.cli.status_views import Model, NodeView, Overview, Pause, PolicyRefusal, UpgradeView, WaitingPod
 from gpuplane.sharing.held import units_when_healthy
 from kubekit.api.core import Pod
@@ -20,6 +20,8 @@ from kubekit.api.quantity import Quantity, whole
 
 Amounts = Mapping[str, Quantity]
 """What a node's kubelet advertises, by resource."""
+HolderOfPod = Callable[[Pod, Sequence[GPU], Sequence[GpuUnits]], PodHolder]
+"""What a bound pod holds of the GPUs of its node, which offers units."""
 
 
 def overview(
@@ -36,12 +38,13 @@ def overview(
     capacity: Mapping[str, Amounts] = MappingProxyType({}),
     *,
     unattended: bool = False,
+    hold: HolderOfPod = holder,
 ) -> Overview:
     """The overview.
 
     `offered` says what each node's kubelet advertises, `capacity` what it would if all GPUs were usable, `away` why a
     node does not answer, `upgrades` how far the upgrade of its driver is, `owners` which NVIDIADriver it has its driver
-    from, `by_mps` whose replicas are clients of MPS.
+    from, `by_mps` whose replicas are clients of MPS. `hold` is `holder`, or one that remembers.
     """
     gpunodes = sorted(gpunodes, key=lambda node: node.metadata.name)
     gpus = {node.metadata.name: node.status.gpus for node in gpunodes}
@@ -63,7 +66,7 @@ def overview(
         if pod.status.ended or not uses_gpus(pod):
             continue
         if name := pod.spec.node_name:
-            holders.setdefault(name, []).append(holder(pod, gpus.get(name, ()), worth.get(name, ())))
+            holders.setdefault(name, []).append(hold(pod, gpus.get(name, ()), worth.get(name, ())))
             running += 1
         else:
             waiting.append(WaitingPod(f"{pod.metadata.namespace}/{pod.metadata.name}", pod.metadata.creation_timestamp))
@@ -110,7 +113,8 @@ def _fits(views: Sequence[NodeView]) -> dict[str, int]:
     several = [view for view in views if view.offers(UnitKind.WHOLE) or view.offers(UnitKind.SHARE)]
     sizes = [WHOLE * size for size in (8, 4, 2, 1) if any(_whole_gpus(view) >= size for view in several)]
     sizes += [WHOLE // 2] * any(view.offers(UnitKind.SHARE) for view in several)
-    fits = {in_gpus(size): sum(_fitting(view, size) for view in several) for size in sizes}
+    fitting = [_fitting(view, sizes) for view in several]
+    fits = {in_gpus(size): sum(counts[at] for counts in fitting) for at, size in enumerate(sizes)}
     for node, unit in ((each, unit) for each in views for unit in each.units):
         if unit.kind in (UnitKind.REPLICA, UnitKind.MIG):
             fits[unit.label] = fits.get(unit.label, 0) + free_units(unit, node.held_by)
@@ -121,13 +125,14 @@ def _whole_gpus(view: NodeView) -> float:
     return core_offered(unit for unit in view.units if unit.kind in (UnitKind.WHOLE, UnitKind.SHARE)) / WHOLE
 
 
-def _fitting(view: NodeView, core: int) -> int:
-    """Return how many pods that ask `core` percent could start on the node."""
-    if core < WHOLE and not view.offers(UnitKind.SHARE):
-        return 0
+def _fitting(view: NodeView, sizes: Sequence[int]) -> list[int]:
+    """Return how many pods of each size, in percent of a GPU, could start on the node."""
+    shares = view.offers(UnitKind.SHARE)
     if all(unit.kind in (UnitKind.WHOLE, UnitKind.SHARE) for unit in view.units):
-        return fits_on(view.gpus, view.sick, view.free, view.held_by, core)
-    return sum(free_units(unit, view.held_by) // (core // WHOLE) for unit in view.units if unit.kind is UnitKind.WHOLE)
+        cores, free = free_core(view.gpus, view.sick, view.held_by), view.free
+        return [fits_on(cores, free, core) if core >= WHOLE or shares else 0 for core in sizes]
+    left = [free_units(unit, view.held_by) for unit in view.units if unit.kind is UnitKind.WHOLE]
+    return [sum(units // (core // WHOLE) for units in left) if core >= WHOLE else 0 for core in sizes]
 
 
 def node_view(

@@ -15,7 +15,8 @@ from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.api.offers import shared_by_mps
 from gpuplane.api.upgrade import upgrade_record, upgrade_state
 from gpuplane.cli.extender_use import bound_without, bypass_of
-from gpuplane.cli.overview import overview
+from gpuplane.cli.holders import RememberedHolders, holder
+from gpuplane.cli.overview import HolderOfPod, overview
 from gpuplane.cli.queues_text import queue_views
 from gpuplane.cli.status_views import ExtenderBypass, Overview, Pause, PolicyRefusal, PoolView, UpgradeView
 from gpuplane.scheduler.queues.reading import read_queues
@@ -151,6 +152,7 @@ def _overview(
     events: list[Event],
     pools: tuple[PoolView, ...],
     selector: str,
+    hold: HolderOfPod = holder,
 ) -> Overview:
     selected = _chosen(gpunodes, nodes, selector)
     seen = overview(
@@ -166,6 +168,7 @@ def _overview(
         {node.metadata.name for node in nodes if shared_by_mps(node.metadata.labels)},
         {node.metadata.name: node.status.capacity for node in nodes},
         unattended=not operator.there,
+        hold=hold,
     )
     return msgspec.structs.replace(
         seen, bypass=bypass_of(events, pods), left_out=len(gpunodes) - len(selected), pools=pools
@@ -222,6 +225,7 @@ class Follower:
             client, Deployment, names.OPERATOR_NAMESPACE, fields=f"metadata.name={names.AUTOSCALER_NAME}"
         )
         self._queues = Informer(client, GPUQueue, optional=True)
+        self._holders = RememberedHolders()
         self._change = asyncio.Event()
         self._pools = PoolFollower(client, self._change.set)
         self._informers: tuple[Informer[Any], ...] = (
@@ -261,6 +265,7 @@ class Follower:
         await self._pools.aclose()
 
     def seen(self) -> Overview:
+        self._holders.begin()
         seen = _overview(
             self._gpunodes.items(),
             self._pods.items(),
@@ -270,6 +275,7 @@ class Follower:
             self._events.items(),
             self._pools.seen(),
             self._selector,
+            self._holders,
         )
         queues = queue_views(self._queues.items())
         return msgspec.structs.replace(seen, buys_nodes=bool(self._autoscaler.items()), queues=queues)
