@@ -6,7 +6,8 @@ import pytest
 
 from kubekit.api.core import Node, ObjectReference, Pod
 from kubekit.api.meta import ObjectMeta
-from kubekit.kube import EventRecorder
+from kubekit.kube import ApiEndpoint, EventRecorder, Fenced, Lease
+from kubekit.kube.auth import StaticAuth
 from kubekit.kube.events import Correlator
 
 EVENTS = "/api/v1/events"
@@ -94,6 +95,18 @@ async def test_a_server_that_refuses_or_is_away_disturbs_nobody(harness, clock, 
     await recorder.aclose()
     assert (recorder.written, recorder.dropped) == (0, 20)
     assert sum("event not written" in r.message for r in caplog.records) == 1
+
+
+async def test_events_without_the_lease_are_one_line_of_the_log(harness, clock, caplog):
+    async with Fenced(ApiEndpoint(host="127.0.0.1", port=harness.port, auth=StaticAuth(token="t0"))) as client:
+        client.fence = Lease(harness.client(), "operator", "gpu-operator", "me", clock=clock)
+        recorder = EventRecorder(client, "c", clock=clock)
+        for i in range(20):
+            recorder.event(NODE, "Normal", "R", f"m{i}")
+        await recorder.aclose()
+    assert (recorder.written, recorder.dropped) == (0, 20)
+    (line,) = [record for record in caplog.records if "event not written" in record.message]
+    assert line.exc_info is None and "another one may lead" in line.message
 
 
 async def test_more_than_can_wait_is_dropped(harness, clock):

@@ -22,6 +22,7 @@ import msgspec
 
 from kubekit.api.core import Event, EventSource, ObjectReference, reference
 from kubekit.api.meta import KubeObject, ObjectMeta
+from kubekit.errors import KubekitError
 from kubekit.kube.client import Client
 from kubekit.kube.clock import Clock, SystemClock, TokenBucket
 from kubekit.kube.errors import ApiError, NotFound
@@ -153,10 +154,11 @@ class EventRecorder:
                 await self._write(write)
                 self.written += 1
                 self._complained = ""
-            except ApiError as error:
+            except KubekitError as error:  # also when the lease is lost under which this process writes
                 self.dropped += 1
-                if self._complained != error.reason:
-                    self._complained = error.reason
+                why = error.reason if isinstance(error, ApiError) else type(error).__name__
+                if self._complained != why:
+                    self._complained = why
                     log.warning("event not written reason=%s message=%r: %s", write.reason, write.message, error)
             except Exception:
                 self.dropped += 1
