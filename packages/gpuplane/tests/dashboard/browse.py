@@ -6,14 +6,16 @@ prints `ready`, and waits until the cluster that it is displaying changes; then 
 
 from __future__ import annotations
 
-import base64
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "tests" / "browser"))
+
+import screens
 
 WIDTHS = (1440, 390)
 PAGES = {
@@ -36,28 +38,8 @@ COMPLETE = {
     "cost": ".costs td",
     "mine": ".running .parts",
 }
-MOST_DIFFERENT = 40  # of 255, by which a pixel may differ in a colour and still count as the same
-COMPARE = """async ([one, other, most]) => {
-  const pixels = async (data) => {
-    const image = new Image();
-    image.src = `data:image/png;base64,${data}`;
-    await image.decode();
-    const canvas = new OffscreenCanvas(image.width, image.height);
-    const pen = canvas.getContext("2d");
-    pen.drawImage(image, 0, 0);
-    return [image.width, image.height, pen.getImageData(0, 0, image.width, image.height).data];
-  };
-  const [wide, high, a] = await pixels(one);
-  const [width, height, b] = await pixels(other);
-  if (wide !== width || Math.abs(high - height) > 0.05 * high) return 1;
-  const apart = (at) => [0, 1, 2].some((part) => Math.abs(a[at + part] - b[at + part]) > most);
-  let different = 0;
-  const end = Math.min(a.length, b.length);
-  for (let at = 0; at < end; at += 4) {
-    if (apart(at)) different += 1;
-  }
-  return different / (end / 4);
-}"""
+# Besides texts with ages: sums of hours and what is read of them grow while the tests run.
+CHANGING = {"cost": ".costs td, .costs th"}
 
 
 class Tab:
@@ -82,8 +64,17 @@ class Tab:
     def visit(self, name: str) -> None:
         self.page.goto(self.base + PAGES[name])
         self.page.wait_for_selector(COMPLETE[name])
-        self.page.evaluate("document.fonts.ready")
-        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def picture(self, path: Path, changing: str = "") -> list[list[Any]]:
+        """Write a picture of the page as it is, and beside it where its texts change with the time; return its layout.
+
+        Args:
+            changing: selects elements that change besides texts with ages.
+        """
+        screens.settle(self.page)
+        self.page.screenshot(path=path, full_page=True)
+        path.with_suffix(".json").write_text(json.dumps(screens.changing(self.page, changing)))
+        return screens.layout(self.page)
 
     def seen(self) -> dict[str, Any]:
         elsewhere = sorted(url for url in self.asked if not url.startswith(self.base + "/"))
@@ -98,8 +89,9 @@ def tour(browser: Browser, address: str, folder: Path) -> dict[str, Any]:
         tab = Tab(browser, address, width)
         for name in PAGES:
             tab.visit(name)
-            tab.page.screenshot(path=folder / f"{name}-{width}.png", full_page=True)
+            layout = tab.picture(folder / f"{name}-{width}.png", CHANGING.get(name, ""))
             found[f"{name}-{width}"] = {
+                "layout": layout,
                 "title": tab.page.title(),
                 "text": tab.page.inner_text("main"),
                 "wide": tab.page.evaluate("document.documentElement.scrollWidth"),
@@ -170,26 +162,27 @@ def live(browser: Browser, address: str) -> dict[str, Any]:
     return {**found, "old": page.inner_text("#live"), "held": page.inner_text(".cards dd >> nth=0")}
 
 
-def differences(browser: Browser, folder: Path, pictures: Path) -> dict[str, float]:
-    """Return the part of pixels that differs from the picture of the documentation, by name."""
+def differences(browser: Browser, folder: Path, pictures: Path) -> dict[str, Any]:
+    """Return the number of blocks of the largest area that differs from the picture of the documentation, by name."""
     page = browser.new_page()
-    read = lambda path: base64.b64encode(path.read_bytes()).decode()  # noqa: E731
-    found = {}
+    found: dict[str, Any] = {}
     for picture in sorted(pictures.glob("*-*.png")):
         fresh = folder / picture.name
         if fresh.exists():  # others are of pages that another test visits
-            found[picture.stem] = page.evaluate(COMPARE, [read(picture), read(fresh), MOST_DIFFERENT])
+            masks = json.loads(fresh.with_suffix(".json").read_text())
+            area = screens.difference(page, picture, fresh, masks)
+            found[picture.stem] = area["blocks"]
+            if area["blocks"]:
+                print(f"{picture.stem}: {area}", file=sys.stderr)
     if "first-1440" in found:
-        others = [read(pictures / "first-1440.png"), read(folder / "node-1440.png"), MOST_DIFFERENT]
-        found["another page"] = page.evaluate(COMPARE, others)
+        others = pictures / "first-1440.png", folder / "node-1440.png"
+        found["another page"] = screens.difference(page, *others, [])["blocks"]
     return found
 
 
 def main(address: str, folder: Path, pictures: Path) -> None:
     with sync_playwright() as playwright:
-        # Chromium has no sandbox for root, and a container has a small /dev/shm.
-        flags = ["--no-sandbox", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
+        browser = screens.launch(playwright)
         found: dict[str, Any] = {"paint": paint(browser, address)}
         found["tour"] = tour(browser, address, folder)
         found["keyboard"] = keyboard(browser, address)

@@ -30,10 +30,9 @@ def visited(browser: Browser, address: str, folder: Path, pages: dict[str, list[
         for name, (path, complete) in pages.items():
             tab.page.goto(tab.base + path)
             tab.page.wait_for_selector(complete)
-            tab.page.evaluate("document.fonts.ready")
-            tab.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-            tab.page.screenshot(path=folder / f"{name}-{width}{ending}.png", full_page=True)
+            layout = tab.picture(folder / f"{name}-{width}{ending}.png")
             found[f"{name}-{width}"] = {
+                "layout": layout,
                 "text": tab.page.inner_text("main"),
                 "wide": tab.page.evaluate("document.documentElement.scrollWidth"),
                 "unnamed": tab.page.evaluate(UNNAMED),

@@ -17,10 +17,13 @@ import pytest
 from gpuplane.api.gpunode import GPUNode
 from packages.gpuplane.tests.dashboard.scene import ANSI, HTML, cluster, dashboard
 from tests.support import browser
+from tests.support.layouts import layout_changes
 
 PICTURES = Path(__file__).resolve().parents[4] / "docs" / "pictures"
 PICTURED = ("first", "node", "pod", "cost", "mine")
-TOLERANCE = 0.03  # of the pixels: ages go on, and fonts are drawn in other ways elsewhere
+TOLERANCE = 3  # blocks of 16 x 16 pixels that touch; texts with ages do not count
+AGAIN = "GPUPLANE_PICTURES=1 writes docs/pictures and layouts.json again; look at them"
+LAYOUTS = Path(__file__).with_name("layouts.json")
 
 
 async def lines(process: asyncio.subprocess.Process) -> str:
@@ -62,7 +65,27 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for name in PICTURED:
             for width in (1440, 390):
                 shutil.copy(folder / f"{name}-{width}.png", PICTURES / f"{name}-{width}.png")
+        write_layouts(found["tour"])
     return found
+
+
+def layouts(seen: dict[str, Any]) -> dict[str, Any]:
+    """Return the layout of each page that was visited."""
+    return {name: page["layout"] for name, page in seen.items() if not name.startswith("tab-")}
+
+
+def write_layouts(seen: dict[str, Any]) -> None:
+    """Write the layouts of the pages that were visited; those of other pages stay."""
+    before = json.loads(LAYOUTS.read_text()) if LAYOUTS.exists() else {}
+    lines = (f"{json.dumps(name)}: {json.dumps(parts)}" for name, parts in sorted({**before, **layouts(seen)}.items()))
+    LAYOUTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def moved(seen: dict[str, Any]) -> dict[str, list[str]]:
+    """Return how the layouts of the pages that were visited differ from those of before, by page."""
+    before = json.loads(LAYOUTS.read_text())
+    found = {name: layout_changes(before.get(name, ()), parts) for name, parts in layouts(seen).items()}
+    return {name: changes for name, changes in found.items() if changes}
 
 
 def pages(seen: dict[str, Any]) -> dict[str, Any]:
@@ -155,4 +178,8 @@ def test_the_pictures_of_the_documentation_are_what_the_pages_look_like(seen: di
         pytest.skip("the pictures were written again")
     assert found.pop("another page") > TOLERANCE  # the comparison sees a difference
     assert set(found) == {f"{name}-{width}" for name in PICTURED for width in (1440, 390)}
-    assert {name: part for name, part in found.items() if part > TOLERANCE} == {}
+    assert {name: part for name, part in found.items() if part > TOLERANCE} == {}, AGAIN
+
+
+def test_the_parts_of_every_page_are_where_they_were(seen: dict[str, Any]) -> None:
+    assert moved(seen["tour"]) == {}, AGAIN

@@ -16,7 +16,7 @@ import pytest
 
 from packages.gpuplane.tests.dashboard.scene import HTML, dashboard
 from packages.gpuplane.tests.dashboard.scene_pools import BROKEN, FULL, SPOT, pooled
-from packages.gpuplane.tests.dashboard.test_browser import PICTURES, TOLERANCE
+from packages.gpuplane.tests.dashboard.test_browser import AGAIN, PICTURES, TOLERANCE, moved, write_layouts
 from tests.support import browser
 
 PAGES = {"pools": ["/pools", ".pools table"], "upgrades": ["/upgrades", ".upgrades .steps"]}
@@ -53,6 +53,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for name in PAGES:
             for width in WIDTHS:
                 shutil.copy(folder / f"{name}-{width}.png", PICTURES / f"{name}-{width}.png")
+        write_layouts(found["light"])
     return found
 
 
@@ -120,4 +121,8 @@ def test_the_pictures_of_the_documentation_are_what_the_pages_look_like(seen: di
         pytest.skip("the pictures were written again")
     found = seen["differences"]
     assert set(found) == {f"{name}-{width}" for name in PAGES for width in WIDTHS}
-    assert {name: part for name, part in found.items() if part > TOLERANCE} == {}
+    assert {name: part for name, part in found.items() if part > TOLERANCE} == {}, AGAIN
+
+
+def test_the_parts_of_every_page_are_where_they_were(seen: dict[str, Any]) -> None:
+    assert moved(seen["light"]) == {}, AGAIN
