@@ -320,7 +320,8 @@ def test_two_processes_of_a_share_have_the_same_part_of_it(machine) -> None:
 
 def test_a_new_arbiter_takes_over_while_tenants_run(machine, tmp_path: Path) -> None:
     """As in an upgrade: the next one waits for the first to end; then there is none, until a third one starts."""
-    tenants = {name: machine.share(name, core=core) for name, core in (("a", 30), ("b", 60))}
+    cores = {"a": 15, "b": 30, "c": 45}
+    tenants = {name: machine.share(name, core=core) for name, core in cores.items()}
     children = {name: machine.start(UPGRADED, share) for name, share in tenants.items()}
     for child in children.values():
         assert child.stdout.readline(), child.stderr.read()
@@ -339,9 +340,10 @@ def test_a_new_arbiter_takes_over_while_tenants_run(machine, tmp_path: Path) -> 
             ended = {name: child.communicate(timeout=60) for name, child in children.items()}
     seen = {name: json.loads(output.splitlines()[-1]) for name, (output, _) in ended.items()}
     assert {errors for _, errors in ended.values()} == {""}
-    assert 2 < seen["a"][0] < 34 and 4 < seen["b"][0] < 64
-    # A second, and what a busy machine takes.
-    assert max(longest for _, longest in seen.values()) < 1.5
+    for name, core in cores.items():
+        assert core / 15 < seen[name][0] < core + 4
+    # A second, and what a busy machine takes; what waits for an arbiter waits for ever.
+    assert max(longest for _, longest in seen.values()) < 3
 
 
 # Launches for four seconds, and says when each is over; in the end its part of the time, and the longest launch.
