@@ -85,6 +85,59 @@ async def test_a_pod_that_does_not_answer_and_one_that_is_not_there() -> None:
     assert (await ask(app, "GET", f"{PATH}/absent:80/proxy/", token))[0] == 404
 
 
+async def test_a_service_leads_to_a_ready_pod_behind_its_port() -> None:
+    app, token = await made()
+    page = Page()
+    server = await asyncio.start_server(page, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    registry = app.registry
+    ports = [{"name": "web", "port": 80}, {"name": "other", "port": 81}]
+    await registry.create("services", "default", {"metadata": {"name": "s"}, "spec": {"ports": ports}})
+    services = PATH.replace("pods", "services")
+    status, answer = await ask(app, "GET", f"{services}/s:web/proxy/", token)
+    assert status == 503 and "no endpoints available" in json.loads(answer)["message"]
+    subset = {"addresses": [{"ip": "127.0.0.1"}], "ports": [{"name": "web", "port": port}]}
+    await registry.create("endpoints", "default", {"metadata": {"name": "s"}, "subsets": [subset]})
+    for name in ("s:web", "s:80", "http:s:web"):
+        assert await ask(app, "GET", f"{services}/{name}/proxy/a", token) == (418, b"brew")
+    assert page.requests[0].startswith(b"GET /a HTTP/1.1\r\n")
+    for name, status in (("s:other", 503), ("s:99", 503), ("s", 503), ("t:web", 404), ("ftp:s:web", 400)):
+        assert (await ask(app, "GET", f"{services}/{name}/proxy/", token))[0] == status, name
+    status, refused = await ask(app, "GET", f"{services}/s:web/proxy/", "guest")
+    assert status == 403 and "services/proxy" in json.loads(refused)["message"]
+    server.close()
+
+
+async def test_an_answer_without_an_end_comes_piece_by_piece_until_the_caller_goes() -> None:
+    app, token = await made()
+    gone = asyncio.Event()
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Own: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"3\r\none\r\n")
+        await reader.read()
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(endless, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sent: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+    messages: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": b""})
+    scope = {"type": "http", "method": "GET", "path": f"{PATH}/p:{port}/proxy/", "query_string": b""}
+    headers = [(b"authorization", b"Bearer " + token.encode())]
+    asking = asyncio.create_task(app({**scope, "headers": headers}, messages.get, sent.put))
+    async with asyncio.timeout(30):
+        start = await sent.get()
+        assert (start["status"], (b"x-own", b"1") in start["headers"]) == (200, True)  # type: ignore[operator]
+        assert (await sent.get())["body"] == b"one"
+        messages.put_nowait({"type": "http.disconnect"})
+        await asking
+        await gone.wait()
+    server.close()
+
+
 def test_names_of_pods_with_scheme_and_port() -> None:
     assert [split_name(name) for name in ("a", "a:80", "https:a:443", "https:a:")] == [
         ("http", "a", 0),

@@ -239,6 +239,9 @@ def _dashboard(commands: Any, parents: list[Any]) -> None:
         help="every GPU, what waits and what needs you, in this machine's browser; read-only",
     )
     dashboard.add_argument("--port", type=int, default=0, help="port of this machine (default: any that is free)")
+    dashboard.add_argument(
+        "--local", action="store_true", help="serve it from this machine, also where the cluster has one for its users"
+    )
     dashboard.set_defaults(command=lazy("gpuplane.dashboard.command", "run"))
     examples(
         dashboard,

@@ -1,6 +1,7 @@
 """`gpuplane dashboard`: serves the dashboard to this machine's browser, with the rights of the kubeconfig's user.
 
-It ends at Ctrl-C. Nothing is installed on the cluster, and nothing is written to it.
+Where the cluster has a dashboard that the user's token reaches, it is the one that the browser gets; otherwise this
+process reads the cluster itself. It ends at Ctrl-C. Nothing is installed on the cluster, and nothing is written to it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import signal
 import socket
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
 
 from gpuplane.cli.status_reading import Follower, cluster_name
 from gpuplane.cli.terminal import Console
@@ -22,7 +24,10 @@ from kubekit.kube import Client
 from kubekit.kube.tasks import first_of
 
 try:
-    from gpuplane.dashboard.server import application
+    from starlette.types import ASGIApp
+
+    from gpuplane.dashboard.forwarding import find_dashboard, forwarding_application
+    from gpuplane.dashboard.server import guarded, own_pages
     from gpuplane.dashboard.serving import DashboardServer
 except ModuleNotFoundError as error:
     raise Terminal(
@@ -75,37 +80,68 @@ async def _until_signalled(options: Namespace, screen: Console, listening: socke
 
 
 async def _serve(options: Namespace, screen: Console, listening: socket.socket) -> None:
-    async with (
-        Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-dashboard") as client,
-        _following(client, options.timeout) as follower,
-    ):
-        # A viewer of an earlier process has a smaller number, and gets the snapshot again.
-        use, today = UseReader(client), TodayReader(client)
-        measured = lambda: (use.current, today.current)  # noqa: E731
-        board = Board(follower, cluster_name(client), first=time.time_ns() // 1_000_000, measured=measured)
-        port = listening.getsockname()[1]
-        key = secrets.token_urlsafe(24)
-        hosts = (f"{HOST}:{port}", f"localhost:{port}")
-        server = DashboardServer(application(board, PageFacts(client, follower, lambda: use.current), key, hosts))
-        screen.print(f"http://{HOST}:{port}/?key={key}")
-        screen.out.flush()
-        screen.say(f"The dashboard of {cluster_name(client)}, with your rights, for this machine; Ctrl-C ends it")
-        tasks = [
-            asyncio.create_task(board.run(), name="dashboard board"),
-            asyncio.create_task(server.serve([listening]), name="dashboard server"),
-            asyncio.create_task(use.run(board.update), name="dashboard use"),
-            asyncio.create_task(today.run(board.update), name="dashboard today"),
-        ]
-        try:
-            await first_of(*tasks)
-        finally:
-            # The streams end first: the server waits for answers that are not complete.
-            board.close()
-            server.should_exit = True
-            await tasks[1]
-            for task in (tasks[0], *tasks[2:]):
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-dashboard") as client:
+        if not options.local:
+            async with _in_time(client, options.timeout):
+                dashboard, said = await find_dashboard(client)
+            if dashboard is not None:
+                announced = f"The dashboard in {cluster_name(client)}, as {said}, for this machine; Ctrl-C ends it"
+                server = _announce(screen, listening, forwarding_application(dashboard), announced)
+                await _until_ended(server, [server.serve([listening])], lambda: None)
+                return
+            if said:
+                screen.say(f" {screen.glyph('warn')} {said}")
+        async with _following(client, options.timeout) as follower:
+            await _serve_local(client, follower, screen, listening)
+
+
+async def _serve_local(client: Client, follower: Follower, screen: Console, listening: socket.socket) -> None:
+    # A viewer of an earlier process has a smaller number, and gets the snapshot again.
+    use, today = UseReader(client), TodayReader(client)
+    measured = lambda: (use.current, today.current)  # noqa: E731
+    board = Board(follower, cluster_name(client), first=time.time_ns() // 1_000_000, measured=measured)
+    pages = own_pages(board, PageFacts(client, follower, lambda: use.current))
+    announced = f"The dashboard of {cluster_name(client)}, with your rights, for this machine; Ctrl-C ends it"
+    server = _announce(screen, listening, pages, announced)
+    others = [board.run(), use.run(board.update), today.run(board.update)]
+    # The streams end first: the server waits for answers that are not complete.
+    await _until_ended(server, [server.serve([listening]), *others], board.close)
+
+
+def _announce(screen: Console, listening: socket.socket, pages: ASGIApp, text: str) -> DashboardServer:
+    """Print the address with a new key, and return a server that has the pages for it."""
+    port = listening.getsockname()[1]
+    key = secrets.token_urlsafe(24)
+    server = DashboardServer(guarded(pages, key, (f"{HOST}:{port}", f"localhost:{port}")))
+    screen.print(f"http://{HOST}:{port}/?key={key}")
+    screen.out.flush()
+    screen.say(text)
+    return server
+
+
+async def _until_ended(
+    server: DashboardServer, work: Sequence[Coroutine[Any, Any, None]], close: Callable[[], None]
+) -> None:
+    """Do all work, the server's first, until a part of it ends or this is cancelled; `close` ends streams."""
+    serving, *others = [asyncio.create_task(one) for one in work]
+    try:
+        await first_of(serving, *others)
+    finally:
+        close()
+        server.should_exit = True
+        await serving
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _in_time(client: Client, seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise NoAnswer(f"the cluster did not answer within {seconds:g} s", where=cluster_name(client)) from None
 
 
 @contextlib.asynccontextmanager
@@ -113,11 +149,8 @@ async def _following(client: Client, seconds: float) -> AsyncIterator[Follower]:
     """The overview of the cluster. Raises NoAnswer where it is not complete in time."""
     follower = Follower(client)
     try:
-        try:
-            async with asyncio.timeout(seconds):
-                await follower.start()
-        except TimeoutError:
-            raise NoAnswer(f"the cluster did not answer within {seconds:g} s", where=cluster_name(client)) from None
+        async with _in_time(client, seconds):
+            await follower.start()
         yield follower
     finally:
         await follower.aclose()

@@ -82,15 +82,21 @@ class OwnPages(NamedTuple):
         return self.board.changes(after)
 
 
-def application(board: Board, answers: PageAnswers, key: str, hosts: Iterable[str]) -> ASGIApp:
-    """Return the application.
+def own_pages(board: Board, answers: PageAnswers) -> ASGIApp:
+    """Return the pages of a dashboard that has one viewer, without any guard."""
+    own = OwnPages(board, answers)
+    return pages_application(lambda request: own)
+
+
+def guarded(pages: ASGIApp, key: str, hosts: Iterable[str]) -> ASGIApp:
+    """Return an application.
 
     Args:
+        pages: an application without any guard.
         key: a browser that has it gets the pages.
         hosts: the values of the Host header that it answers to.
     """
-    own = OwnPages(board, answers)
-    return _Guard(pages_application(lambda request: own), key, frozenset(hosts))
+    return _Guard(pages, key, frozenset(hosts))
 
 
 def pages_application(pages: Callable[[Request], ViewerPages]) -> ASGIApp:
@@ -144,13 +150,7 @@ def pages_application(pages: Callable[[Request], ViewerPages]) -> ASGIApp:
         return await answered(lambda: facts(request).pools())
 
     routes = [
-        Route("/", page),
-        Route("/cost", page),
-        Route("/mine", page),
-        Route("/upgrades", page),
-        Route("/pools", page),
-        Route("/node/{name}", page),
-        Route("/pod/{namespace}/{name}", page),
+        *page_routes(page),
         Route("/page/{name}", file),
         Route("/api/snapshot", snapshot),
         Route("/api/changes", changes),
@@ -164,6 +164,12 @@ def pages_application(pages: Callable[[Request], ViewerPages]) -> ASGIApp:
         Route("/api/pools", pools),
     ]
     return Starlette(routes=routes)
+
+
+def page_routes(page: Callable[[Request], Awaitable[Response]]) -> list[Route]:
+    """Return the addresses of the pages; all have the same HTML."""
+    paths = ("/", "/cost", "/mine", "/upgrades", "/pools", "/node/{name}", "/pod/{namespace}/{name}")
+    return [Route(path, page) for path in paths]
 
 
 def page_files() -> dict[str, bytes]:

@@ -178,12 +178,37 @@ class Client:
                         yield decode_event(decode, line, where=path, bad=bad)
 
     async def stream(
-        self, path: str, params: Mapping[str, str] | None = None, *, idle: float = 3600.0
+        self,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        *,
+        idle: float = 3600.0,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The body of a GET as it arrives (logs with follow)."""
-        async with self._open(path, dict(params or {}), idle=idle) as read:
+        async with self._open(path, dict(params or {}), idle=idle, headers=headers) as read:
             while (data := await read()) is not None:
                 yield data
+
+    async def answer(
+        self, path: str, params: Mapping[str, str] | None = None, *, headers: Mapping[str, str] | None = None
+    ) -> ClientResponse:
+        """The answer to a GET, whatever its status: that of a server behind the API server's proxy. Raises Unreachable.
+
+        `headers` are sent in addition; `Authorization` is the API server's own, and does not come through its proxy.
+        """
+        target = f"{path}?{urlencode(params)}" if params else path
+        for refused in (False, True):
+            head = await self._head("GET", target, None, "", refused, headers)
+            response = await self._pool.request(head, timeout=self._timeout, replay=True)
+            if response.status != 401:
+                break
+        return response
+
+    async def bearer_token(self) -> str:
+        """The token with which requests are sent now; empty where the user has a certificate or a password."""
+        kind, _, token = (await self._auth.credential()).header.partition(" ")
+        return token if kind == "Bearer" else ""
 
     async def server_time(self) -> float | None:
         """The API server's clock as Unix seconds, to a second, by the header `Date`; None where it sends none."""
@@ -372,11 +397,11 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def _open(
-        self, path: str, params: dict[str, str], *, idle: float
+        self, path: str, params: dict[str, str], *, idle: float, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[Callable[[], Awaitable[bytes | None]]]:
         target = f"{path}?{urlencode(params)}" if params else path
         for refused in (False, True):
-            head = await self._head("GET", target, None, "", refused)
+            head = await self._head("GET", target, None, "", refused, headers)
             async with self._pool.stream(head, timeout=self._timeout, idle=idle) as (response, read):
                 if response.status < 300:
                     yield read
@@ -385,7 +410,15 @@ class Client:
                 if response.status != 401 or refused:
                     raise error
 
-    async def _head(self, method: str, target: str, payload: bytes | None, content_type: str, refused: bool) -> bytes:
+    async def _head(
+        self,
+        method: str,
+        target: str,
+        payload: bytes | None,
+        content_type: str,
+        refused: bool,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
         credential = await self._auth.credential(refused=refused)
         if credential is not self._credential:
             if credential.certificate and credential.certificate != self._credential.certificate:
@@ -394,6 +427,8 @@ class Client:
         text = f"{method} {self.endpoint.prefix}{target} HTTP/1.1\r\n{self._common}"
         if credential.header:
             text += f"Authorization: {credential.header}\r\n"
+        for name, value in (headers or {}).items():
+            text += f"{name}: {value}\r\n"
         if payload is not None:
             text += f"Content-Type: {content_type}\r\nContent-Length: {len(payload)}\r\n"
         elif method != "GET":

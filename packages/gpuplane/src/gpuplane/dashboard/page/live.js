@@ -37,7 +37,8 @@ export class Live {
         return;
       }
       if (answer.status === 403) {
-        this.refused = "The dashboard was started again: open the address that it printed.";
+        const says = answer.headers.get("content-type")?.startsWith("application/json") ? await answer.json() : {};
+        this.refused = says.what || "The dashboard was started again: open the address that it printed.";
         this.heard();
         return;
       }

@@ -1,4 +1,4 @@
-"""Pod subresources that lead to the pod or its kubelet: log, exec, attach, port-forward, proxy.
+"""Subresources that lead to a pod or its kubelet: log, exec, attach, port-forward, and proxy, of services too.
 
 Each finds the pod's node and container, asks the kubelet and carries bytes both ways until one side is done. A pod's
 processes share this machine's loopback, so that a forwarded port is simply connected to.
@@ -32,7 +32,7 @@ from tinykube.apiserver.streams.channels import (
 )
 from tinykube.apiserver.streams.kubelet import KubeletClient
 from tinykube.apiserver.streams.portforward import forward
-from tinykube.apiserver.streams.proxy import forwarded, split_name
+from tinykube.apiserver.streams.proxy import forwarded, service_address, split_name, split_service
 from tinykube.kubelet.websocket import Closed, WebSocket
 
 logger = logging.getLogger("tinykube.apiserver")
@@ -66,6 +66,7 @@ class Streams:
             ("pods", "attach"): self._attach,
             ("pods", "portforward"): self._portforward,
             ("pods", "proxy"): self._proxy,
+            ("services", "proxy"): self._service_proxy,
         }
 
     def _pod(self, info: ResourceInfo, namespace: str, name: str) -> Object:
@@ -155,6 +156,17 @@ class Streams:
         if not address:
             raise bad_request(f"address not allowed: pod {pod_name} has no address")
         return await forwarded(request, address, port or next(iter(ports), 80), scheme)
+
+    async def _service_proxy(
+        self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str
+    ) -> HttpResponse | None:
+        scheme, service_name, port = split_service(name)
+        service = self._find("services", namespace, service_name)
+        if service is None:
+            raise not_found(info, service_name)
+        endpoints = self._find("endpoints", namespace, service_name)
+        address, number = service_address(service, endpoints, port)
+        return await forwarded(request, address, number, scheme)
 
 
 def container_of(pod: Object, wanted: str) -> str:

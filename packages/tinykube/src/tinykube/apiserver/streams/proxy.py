@@ -1,23 +1,30 @@
-"""`pods/NAME:PORT/proxy/PATH`: sends the request to a port of the pod and the answer back, as the real API server does.
+"""`pods/NAME:PORT/proxy/PATH` and the same of services: sends the request to a port of a pod and the answer back.
 
-Buffered, since what is asked so are pages and metrics: no WebSockets, no answers without an end.
+An answer of known length is buffered, another one is passed on as it comes. There are no WebSockets, and links in
+pages stay as they are.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 from urllib.parse import quote
 
 from kubekit.errors import KubekitError
-from kubekit.kube.http import HttpPool
+from kubekit.kube.http import ClientResponse, HttpPool
+from kubekit.kube.tasks import first_of
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.failure import ApiFailure, bad_request
+from tinykube.apiserver.hooks import Object
 
 _SECONDS: Final = 30.0
+_SILENT_SECONDS: Final = 3600.0  # of an answer that comes piece by piece
 _BEFORE_THE_PATH: Final = 8  # "", api, v1, namespaces, NAMESPACE, pods, NAME, proxy
 _OF_THE_CONNECTION: Final = frozenset((b"connection", b"upgrade", b"content-length", b"transfer-encoding", b"host"))
 _OF_THE_CALLER: Final = frozenset((b"authorization", b"accept-encoding"))
+_OF_THE_ANSWER: Final = frozenset((b"content-type", b"date", b"keep-alive", b"server"))
 
 
 def split_name(name: str) -> tuple[str, str, int]:
@@ -25,14 +32,43 @@ def split_name(name: str) -> tuple[str, str, int]:
 
     Raises ApiFailure 400.
     """
-    scheme, pod, port = ["", *name.split(":"), ""][:3] if name.count(":") < 2 else name.split(":", 2)
+    scheme, pod, port = _split(name)
     if scheme not in ("", "http", "https") or (port and not (port.isascii() and port.isdecimal())):
         raise bad_request(f'invalid pod request "{name}"')
     return scheme or "http", pod, int(port or 0)
 
 
-async def forwarded(request: HttpRequest, host: str, port: int, scheme: str) -> HttpResponse:
-    """Return the pod's answer. Raises ApiFailure 503 when it gives none."""
+def split_service(name: str) -> tuple[str, str, str]:
+    """Return scheme, service and port, a number or a name, as `split_name` does. Raises ApiFailure 400."""
+    scheme, service, port = _split(name)
+    if scheme not in ("", "http", "https") or ":" in port:
+        raise bad_request(f'invalid service request "{name}"')
+    return scheme or "http", service, port
+
+
+def _split(name: str) -> list[str]:
+    return ["", *name.split(":"), ""][:3] if name.count(":") < 2 else name.split(":", 2)
+
+
+def service_address(service: Object, endpoints: Object | None, port: str) -> tuple[str, int]:
+    """Return address and port of a ready pod behind a port of a service, by its name or number; empty for its only one.
+
+    Raises ApiFailure 503.
+    """
+    name = service["metadata"]["name"]
+    listed = service["spec"].get("ports") or []
+    found = [one for one in listed if port in (one.get("name"), str(one["port"])) or (not port and len(listed) == 1)]
+    if not found:
+        raise ApiFailure(503, "ServiceUnavailable", f'no service port "{port}" found for service "{name}"')
+    for subset in (endpoints or {}).get("subsets") or ():
+        numbers = [one["port"] for one in subset["ports"] if (one.get("name") or "") == (found[0].get("name") or "")]
+        for address in subset.get("addresses") or () if numbers else ():
+            return address["ip"], numbers[0]
+    raise ApiFailure(503, "ServiceUnavailable", f'no endpoints available for service "{name}"')
+
+
+async def forwarded(request: HttpRequest, host: str, port: int, scheme: str) -> HttpResponse | None:
+    """Return the pod's answer, None for one that was passed on. Raises ApiFailure 503 when it gives none."""
     # Quoted again, so that no decoded line break gets into the head.
     path = "/" + "/".join(quote(part, safe="") for part in request.path.split("/")[_BEFORE_THE_PATH:])
     query = request.scope["query_string"].decode("latin-1")
@@ -45,14 +81,55 @@ async def forwarded(request: HttpRequest, host: str, port: int, scheme: str) -> 
     ]
     head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
     pool = HttpPool(host, port, tls=_unverified() if scheme == "https" else None)
+    begun = False
     try:
-        answer = await pool.request(head.encode("latin-1") + body, timeout=_SECONDS, replay=False)
-    except KubekitError as error:
-        what = f"error trying to reach service: {error.what}"
-        raise ApiFailure(503, "ServiceUnavailable", what) from None
+        async with pool.stream(head.encode("latin-1") + body, timeout=_SECONDS, idle=_SILENT_SECONDS) as (answer, read):
+            if answer.status >= 400:
+                return _whole(answer, answer.body)
+            if b"content-length" in answer.headers:
+                async with asyncio.timeout(_SECONDS):
+                    parts = [part async for part in _parts(read)]
+                return _whole(answer, b"".join(parts))
+            begun = True
+            headers = [(b"content-type", _kind(answer).encode()), *_passed(answer)]
+            await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await first_of(_pass_on(request, read), _disconnected(request))
+    except (KubekitError, TimeoutError) as error:
+        if not begun:
+            what = f"error trying to reach service: {error}"
+            raise ApiFailure(503, "ServiceUnavailable", what) from None
     finally:
         await pool.aclose()
-    return HttpResponse(answer.status, answer.body, answer.header(b"content-type") or "text/plain")
+    return None
+
+
+async def _pass_on(request: HttpRequest, read: Callable[[], Awaitable[bytes | None]]) -> None:
+    async for part in _parts(read):
+        await request.send({"type": "http.response.body", "body": part, "more_body": True})
+    await request.send({"type": "http.response.body", "body": b""})
+
+
+async def _parts(read: Callable[[], Awaitable[bytes | None]]) -> AsyncIterator[bytes]:
+    while (part := await read()) is not None:
+        yield part
+
+
+async def _disconnected(request: HttpRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _whole(answer: ClientResponse, body: bytes) -> HttpResponse:
+    return HttpResponse(answer.status, body, _kind(answer), tuple(_passed(answer)))
+
+
+def _kind(answer: ClientResponse) -> str:
+    return answer.header(b"content-type") or "text/plain"
+
+
+def _passed(answer: ClientResponse) -> list[tuple[bytes, bytes]]:
+    left = _OF_THE_CONNECTION | _OF_THE_ANSWER
+    return [(name, value) for name, value in answer.headers.items() if name not in left]
 
 
 def _unverified() -> ssl.SSLContext:
