@@ -25,7 +25,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         *("moves", "take_over", "extender"),
     ),
     "autoscaler": ("nodes", "mixed_pods", "large_cluster", "autoscaler_memory", "cloud"),
-    "shares": ("limits", "limiter_overhead", "limiter_kills"),
+    "shares": ("limits", "limits_gaps", "limiter_overhead", "limiter_kills"),
     "nodes": (
         *("discovery", "toolkit", "device_plugin", "nri", "node_operands", "operand_memory", "scale", "decide"),
         "upgrade",
