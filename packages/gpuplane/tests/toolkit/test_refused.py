@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.host.files import NotPermitted
+from gpuplane.host.errors import NotPermitted
 from packages.gpuplane.tests.toolkit import mortal
 from packages.gpuplane.tests.toolkit.machine import CASES, Machine, State, here
 from packages.gpuplane.tests.toolkit.mortal import Call, Verdict

@@ -141,7 +141,7 @@ async def test_a_read_only_or_full_run_is_said_and_heals(
         raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as broken:
-        broken.setattr("gpuplane.host.files._replace", refuses)
+        broken.setattr("gpuplane.host.files.replace", refuses)
         broken.setattr("gpuplane.host.files.os.unlink", refuses)
         wait = await validator.reconcile("sim-1")
     stage = world.stage(CUDA)

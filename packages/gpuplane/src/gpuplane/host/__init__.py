@@ -19,7 +19,8 @@ from gpuplane.host.changes import (
     revert,
     save_state,
 )
-from gpuplane.host.files import Host, HostError, Locked
+from gpuplane.host.errors import HostError, Locked
+from gpuplane.host.files import Host
 from gpuplane.host.mounts import HostMount
 from gpuplane.host.pci import gpu_addresses
 from gpuplane.host.ready import DriverReady, mark_ready, read_driver_ready, unmark_ready

@@ -25,7 +25,8 @@ from typing import Literal
 import msgspec
 
 from gpuplane import names
-from gpuplane.host.files import Host, HostError
+from gpuplane.host.errors import HostError
+from gpuplane.host.files import Host
 from kubekit.errors import Terminal
 
 log = logging.getLogger("gpuplane.host")

@@ -48,17 +48,20 @@ class ResolvedPath(NamedTuple):
     name: str
 
 
-def find(root: Path, path: str, *, follow: bool = True, make: bool = False) -> ResolvedPath:
+def find(root: Path, path: str, *, follow: bool = True, make: bool = False, trusted: str = "") -> ResolvedPath:
     """Walk to `path` below `root`; the last component need not exist.
 
     Args:
         follow: also follow the last component when it is a link.
         make: create missing directories (mode 0755) on the way.
+        trusted: a folder above `path`; below it no link is followed. Empty for links wherever they lie.
 
     Raises:
         FileNotFoundError, NotADirectoryError: a component on the way is missing or is a file.
-        OSError: ELOOP after 40 links, and whatever the file system answers.
+        OSError: ELOOP after 40 links, or for a link below `trusted`, and whatever the file system answers.
     """
+    if trusted:
+        return _without_links(root, path, trusted, make)
     place = _at_once(root, path, make)
     if place is None:
         return _walk(root, path, follow, make)[0]
@@ -66,6 +69,27 @@ def find(root: Path, path: str, *, follow: bool = True, make: bool = False) -> R
         os.close(place.directory)
         return _walk(root, path, follow, make)[0]
     return place
+
+
+def _without_links(root: Path, path: str, trusted: str, make: bool) -> ResolvedPath:
+    """As `find`, with each component below `trusted` opened by itself: a link ends in ELOOP, also a fresh one."""
+    rest = _parts(path)[: -len(_parts(trusted))]
+    if not rest or ".." in rest:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+    handle = find(root, f"{trusted}/{rest[-1]}", follow=False, make=make).directory
+    try:
+        while len(rest) > 1:
+            part = rest.pop()
+            below = _open(part, handle, make)
+            if below is None:
+                linked = _link(part, handle) is not None
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) if linked else NotADirectoryError(path)
+            os.close(handle)
+            handle = below
+        return ResolvedPath(handle, rest[0])
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def resolve(root: Path, path: str) -> str:
