@@ -92,6 +92,35 @@ def test_values_reach_the_policy_and_the_operator() -> None:
     assert pod["tolerations"][-1] == {"operator": "Exists"} and len(pod["tolerations"]) == 4
 
 
+def test_values_set_the_resources_of_each_server_and_of_the_jobs() -> None:
+    wanted = {"limits": {"memory": "9Gi"}, "requests": {"cpu": "1m"}}
+    groups = {"operator": "gpu-operator", **{n: f"gpuplane-{n}" for n in ("scheduler", "admission", "autoscaler")}}
+    each = [f"{group}.resources.limits.memory=9Gi,{group}.resources.requests.cpu=1m" for group in groups]
+    settings = ["autoscaler.enabled=true,autoscaler.clusterName=x,operator.cleanupCRD=true", *each]
+    made = rendered("--set", ",".join(settings))
+    found = {m["metadata"]["name"]: m["spec"]["template"]["spec"] for m in made if m["kind"] in ("Deployment", "Job")}
+    assert set(groups.values()) < found.keys() and len(found) == 8
+    assert all(container["resources"] == wanted for pod in found.values() for container in pod["containers"])
+
+
+def test_every_pod_is_confined_by_default_and_runs_the_image_of_a_digest() -> None:
+    digest = "sha256:" + "a" * 64
+    settings = "autoscaler.enabled=true,autoscaler.clusterName=x,operator.cleanupCRD=true"
+    image = f"operator.repository=registry.example.com/own,operator.version={digest}"
+    made = rendered("--set", f"{settings},{image}")
+    pods = [m["spec"]["template"]["spec"] for m in made if m["kind"] in ("Deployment", "Job")]
+    assert len(pods) == 8
+    for pod in pods:
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["image"] == f"registry.example.com/own/gpuplane@{digest}"
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert container["resources"]["limits"]["memory"]
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] and context["runAsNonRoot"]
+            assert context["capabilities"] == {"drop": ["ALL"]} and not context["allowPrivilegeEscalation"]
+
+
 def test_the_notes_name_the_image_that_runs_instead_of_theirs() -> None:
     settings = "operator.repository=nvcr.io/nvidia,operator.image=gpu-operator,operator.version=v26.3.0"
     notes = helm("install", "gpuplane", str(CHART), "--dry-run=client", "--set", settings).partition("NOTES:")[2]

@@ -1,4 +1,4 @@
-"""What a host's file system answers when it refuses, with what to do about it."""
+"""Errors of a host's file system, with what to do about each."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Host(HostReader):
         with self._to_write(path, make=True) as place:
             old = stat_in(place)
             if old is not None and stat.S_ISLNK(old.st_mode):
-                old = None  # in a folder of ours: whoever placed the link, the file replaces it
+                old = None  # in a folder of ours: the file replaces a link of another
             if old is not None:
                 if not stat.S_ISREG(old.st_mode):
                     raise HostError("it is not a regular file", where=self.shown(path), cure="move it away")

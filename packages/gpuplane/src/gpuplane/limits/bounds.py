@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Final
 
-from gpuplane.host.mounting import BIND, NODEV, NOEXEC, NOSUID, mount, unmount
+from gpuplane.host.mounting import BIND, NODEV, NOEXEC, NOSUID, is_seen_by_host, mount, unmount
 from gpuplane.limits.files import opened
-from gpuplane.limits.processes import PROC
 
 # Two are the directory and the file. Linux 6.6 and newer count attributes as inodes of 1 KiB: SELinux's label needs 1.
 _INODES: Final = 4
@@ -40,7 +38,7 @@ def bound(file: Path, size: int, stage: Path, on_host: Path) -> str:
     Args:
         size: in bytes; what of the file is behind that is left out.
         stage: a directory that does not exist, next to that of the file.
-        on_host: the file's path as the container runtime has it, which is taken to be in the namespace of process 1.
+        on_host: the file's path as the container runtime has it.
 
     Returns:
         Why it is not bounded, in which case nothing has changed; empty when it is.
@@ -55,7 +53,7 @@ def bound(file: Path, size: int, stage: Path, on_host: Path) -> str:
             remove_tree(stage)
     except OSError as error:
         return error.strerror or str(error)
-    if _is_seen(file, on_host):
+    if is_seen_by_host(file, on_host):
         return ""
     unmount(file)
     return _UNSEEN
@@ -83,19 +81,3 @@ def _copy(file: Path, target: Path, size: int) -> None:
         os.fchmod(new, os.fstat(old).st_mode & 0o777)
         with contextlib.suppress(OSError):  # no SELinux here
             os.setxattr(new, _LABEL, os.getxattr(old, _LABEL))
-
-
-def _is_seen(file: Path, on_host: Path) -> bool:
-    """Return whether the namespace of process 1 has the file system of `file` mounted at `on_host`."""
-    device = file.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}", os.fsencode(on_host)
-    try:
-        lines = (PROC / "1/mountinfo").read_bytes().splitlines()
-    except OSError:
-        return False
-    return any((fields[2].decode(), _decoded(fields[4])) == wanted for fields in map(bytes.split, lines))
-
-
-def _decoded(path: bytes) -> bytes:
-    """A path of mountinfo, in which the kernel writes blanks and backslashes as octal numbers."""
-    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), path)

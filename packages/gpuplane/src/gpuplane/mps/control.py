@@ -14,6 +14,7 @@ from typing import Final
 from gpuplane import names
 from gpuplane.host import Command, Completed, Runner
 from gpuplane.host.runner import NOT_FOUND
+from gpuplane.mps.shm import mount_pipe
 from gpuplane.sharing.mps import Daemon, log_dir, pipe
 from kubekit.errors import Retryable, Terminal
 
@@ -58,12 +59,14 @@ class Control:
 
     async def start(self) -> None:
         """Returns once it has been told all limits. Raises Retryable, or Terminal where the driver has no MPS."""
-        for directory in (self._pipe, self._log):
-            place = self._host_root / directory.lstrip("/")
+        places = [self._host_root / directory.lstrip("/") for directory in (self._pipe, self._log)]
+        for place in places:
             place.mkdir(parents=True, exist_ok=True)
-            if (self._host_root / "sys/fs/selinux/enforce").exists():
-                os.setxattr(place, "security.selinux", _SELINUX)
         await self._tell("quit")  # one that was left behind by a process that was killed
+        mount_pipe(places[0], Path(self._pipe))
+        if (self._host_root / "sys/fs/selinux/enforce").exists():
+            for place in places:
+                os.setxattr(place, "security.selinux", _SELINUX)
         command = self._command("-f", timeout=math.inf)
         self._running = asyncio.create_task(self._runner.run(command), name=f"mps {self._daemon.resource}")
         for _ in range(int(START_SECONDS / _PAUSE)):

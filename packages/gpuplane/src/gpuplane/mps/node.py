@@ -17,9 +17,9 @@ import msgspec
 from gpuplane import names
 from gpuplane.hardware import find_library
 from gpuplane.mps.control import Control
-from gpuplane.mps.shm import mount_shm, unmount_shm
+from gpuplane.mps.shm import mount_shm, unmount
 from gpuplane.operand import OperandContext
-from gpuplane.sharing.mps import MODES, SHM, Daemon
+from gpuplane.sharing.mps import MODES, SHM, Daemon, pipe
 from kubekit.errors import KubekitError
 from kubekit.kube.tasks import first_of
 
@@ -37,6 +37,7 @@ class NodeDaemons:
         self._root = root
         self._host = context.host
         self._shm = context.host_root / root.lstrip("/") / SHM
+        self._pipes: list[Path] = []
         self._controls: list[Control] = []
 
     async def start(self, wanted: Sequence[Daemon]) -> None:
@@ -45,6 +46,7 @@ class NodeDaemons:
         if wanted:
             await self._proved()
             mount_shm(self._shm, self._context.host_root, self._driver_root)
+            self._pipes = [self._context.host_root / pipe(self._root, one.resource).lstrip("/") for one in wanted]
             self._exclude(wanted)
         for control in self._controls:
             await control.start()
@@ -60,7 +62,8 @@ class NodeDaemons:
         """End the daemons, and give GPUs and memory back."""
         await asyncio.gather(*(control.stop() for control in self._controls))
         self._restore()
-        unmount_shm(self._shm)
+        for directory in (self._shm, *self._pipes):
+            unmount(directory)
 
     async def _proved(self) -> None:
         """After a boot CUDA is proved again, by a program that is no client of MPS: the GPU has to be free for it."""

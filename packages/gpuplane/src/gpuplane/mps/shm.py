@@ -1,20 +1,26 @@
-"""The shared memory of MPS: a tmpfs on the host, bounded in bytes and files, which is /dev/shm to daemons and clients.
+"""File systems in memory for what clients of MPS write on a node, bounded in bytes and files.
 
-Clients and servers meet there, and containers that are clients have no other: it must not be the host's own.
+Clients and servers meet in the shared memory, which is /dev/shm to daemons and clients: it must not be the host's own.
+Clients may also write the directory of a daemon's sockets. Its file system is bounded too, and no link in it is
+followed: the daemon is root and writes there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
-from gpuplane.host.mounting import BIND, NODEV, NOEXEC, NOSUID, mount, unmount
+from gpuplane.host.mounting import BIND, NODEV, NOEXEC, NOSUID, NOSYMFOLLOW, is_seen_by_host, mount
+from gpuplane.host.mounting import unmount as take_away
 
 log = logging.getLogger("gpuplane.mps")
 
 SHM: Final = "size=1g,nr_inodes=65536"
+PIPE: Final = "size=16m,nr_inodes=1024,mode=755"
 
 
 def mount_shm(directory: Path, host_root: Path, driver_root: Path) -> None:
@@ -37,12 +43,46 @@ def mount_shm(directory: Path, host_root: Path, driver_root: Path) -> None:
         _mount(str(directory), target, None, BIND)
 
 
-def unmount_shm(directory: Path) -> None:
-    """Take the tmpfs away; containers that have it keep it until they end."""
+def mount_pipe(directory: Path, on_host: Path) -> None:
+    """Make `directory` a bounded tmpfs, and empty it.
+
+    Where clients, which have it by its path on the host, would not find what is mounted, it is emptied only.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if not os.path.ismount(directory):
+        flags = NOSUID | NODEV | NOEXEC
+        try:
+            mount("mps", directory, "tmpfs", flags | NOSYMFOLLOW, PIPE)
+        except OSError:  # Linux before 5.10 does not know the flag
+            _mount("mps", directory, "tmpfs", flags, PIPE)
+        if os.path.ismount(directory) and not is_seen_by_host(directory, on_host):
+            log.warning("sockets not bounded, mounts do not reach the host path=%s", directory)
+            unmount(directory)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for entry in os.listdir(handle):  # noqa: PTH208 - a handle is no path
+            _remove(entry, handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(name: str, directory: int) -> None:
+    """Delete what clients left, links themselves and not what they lead to."""
+    import shutil  # late: 2 MB, and only where a client left a directory
+
+    if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+        shutil.rmtree(name, dir_fd=directory, ignore_errors=True)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
+
+
+def unmount(directory: Path) -> None:
+    """Take a tmpfs away; containers that have it keep it until they end."""
     if not os.path.ismount(directory):
         return
     try:
-        unmount(directory)
+        take_away(directory)
     except OSError as error:
         log.warning("not unmounted path=%s: %s", directory, error.strerror)
 
