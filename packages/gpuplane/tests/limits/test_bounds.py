@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import itertools
 import logging
 import os
@@ -18,14 +19,16 @@ import msgspec
 import pytest
 
 from gpuplane.host.mounting import NODEV, NOSUID, mount, unmount
-from gpuplane.limits import Agent, Owner, ShareStore, page
+from gpuplane.limits import Agent, Arbiter, Owner, ShareStore, page
 from gpuplane.limits.bounds import bound
 from gpuplane.limits.decide import HostPid
 from tests.support.limits_examples import GIB, limits, write_slot
+from tests.support.until import until
 
 ML = Owner(name="ml/tune-7:main", namespace="ml", pod="tune-7", container="main", pod_uid="u-7")
 SIZE = sizeof(page.UsagePage)
 CAP_SYS_ADMIN = 21
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def mounts_below(place: Path) -> list[str]:
@@ -102,11 +105,49 @@ def test_a_page_of_an_earlier_release_is_bounded_with_its_content_when_its_conta
     write_slot(store, "x", 2, 4711, 5 * GIB)
     with usage.open("r+b") as file:
         file.truncate(1 << 30)
-    os.setxattr(usage, "security.selinux", b"system_u:object_r:container_file_t:s0\0")
     store.write("x", limits(), ML)
     assert mounts_below(base) == [str(usage)] and usage.stat().st_size == SIZE
-    assert os.getxattr(usage, "security.selinux") == b"system_u:object_r:container_file_t:s0\0"
     assert [slot.gpus[0].held_bytes for slot in store.read("x").slots] == [5 * GIB]
+
+
+def test_a_page_has_the_label_of_the_file_below_for_selinux(base: Path) -> None:
+    base.mkdir()
+    file, label = base / "usage", b"system_u:object_r:container_file_t:s0\0"
+    file.write_bytes(bytes(SIZE))
+    os.setxattr(file, "security.selinux", label)
+    assert bound(file, SIZE, base / "stage", file) == "" and mounts_below(base) == [str(file)]
+    assert os.getxattr(file, "security.selinux") == label
+
+
+def leased(usage: Path) -> bool:
+    """Whether a process gets a lease on a page, for which the agent's next open would wait; given back at once."""
+    file = os.open(usage, os.O_RDONLY)
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+
+
+@pytest.fixture
+def arbiter(native: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / "native/build.py"), "limiter/arbiter"], check=True)
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+async def test_the_arbiter_has_the_file_open_that_containers_have(
+    store: ShareStore, arbiter: None, reboot: bool
+) -> None:
+    usage = store.write("x", limits(), ML) / "usage"
+    assert leased(usage)
+    if reboot:
+        unmount(usage)
+    with Arbiter(store):
+        if reboot:
+            store.write("x", limits(), ML)
+        await until(lambda: not leased(usage), what="the arbiter's look at the share")
 
 
 def test_a_share_goes_while_a_process_has_its_page_open(store: ShareStore, base: Path) -> None:

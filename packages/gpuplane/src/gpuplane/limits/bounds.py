@@ -37,7 +37,7 @@ def bound(file: Path, size: int, stage: Path, on_host: Path) -> str:
 
     Args:
         size: in bytes; what of the file is behind that is left out.
-        stage: a directory that does not exist, next to that of the file.
+        stage: a directory that does not exist yet, for the time of the call.
         on_host: the file's path as the container runtime has it.
 
     Returns:

@@ -115,42 +115,47 @@ class ShareStore:
 
     def _write(self, share: str, limits: Limits, owner: Owner) -> Path:
         directory = self.directory(share)
+        tenant, used = 0, page.to_bytes(page.fresh(page.UsagePage))
         with contextlib.suppress(KubekitError, FileNotFoundError):
             now = self.read(share)
             if _same_life(now.owner, owner) and _uuids(now.limits) == _uuids(limits):
                 self._resize(share, limits)
                 if now.owner != owner:
                     put(directory / _OWNER, msgspec.json.encode(owner), 0o644)
-                self._bound(share)
-                return directory
-        tenant = secrets.randbits(63) + 1
-        made = page.encode_limits(limits, tenant=tenant, name=owner.name)
+                if self._on_host is None or is_bounded(directory / "usage", len(used)):
+                    return directory
+                # After a reboot, or of an earlier release: made again, so that the arbiter opens the file above.
+                with opened(directory / "usage", os.O_RDONLY) as handle:
+                    used = os.pread(handle, len(used), 0).ljust(len(used), b"\0")
+                tenant = now.tenant
+        made = page.encode_limits(limits, tenant=tenant or secrets.randbits(63) + 1, name=owner.name)
         fresh = directory.with_name(f".{share}.new")
         remove_tree(fresh)  # of one who died
         make_dirs(fresh)
         try:
             put(fresh / "limits", page.to_bytes(made), 0o644)
-            put(fresh / "usage", page.to_bytes(page.fresh(page.UsagePage)), 0o666)
+            put(fresh / "usage", used, 0o666)
             put(fresh / _OWNER, msgspec.json.encode(owner), 0o644)
+            if not self._bound(share, fresh / "usage") and tenant:
+                return directory
             self._remove(share)
             put_copy(self.base, share, page.to_bytes(made))
             fresh.rename(directory)
         finally:
             remove_tree(fresh)
-        self._bound(share)
         return directory
 
-    def _bound(self, share: str) -> None:
-        """Bound the file that the container may write. No process has it open: the container is about to start."""
-        usage, size = self.directory(share) / "usage", sizeof(page.UsagePage)
-        if self._on_host is None or is_bounded(usage, size):
-            return
+    def _bound(self, share: str, usage: Path) -> bool:
+        """Bound the file that a container may write, before any process has it open. Returns whether it is."""
+        if self._on_host is None:
+            return False
         stage = self.directory(share).with_name(f".{share}.bound")
         remove_tree(stage)  # of one who died
-        reason = bound(usage, size, stage, self._on_host / usage.relative_to(self.base))
+        reason = bound(usage, sizeof(page.UsagePage), stage, self._on_host / usage.relative_to(self.base))
         if reason and reason != self._unbounded:
             log.warning("usage pages not bounded, a container can fill the disk for a second: %s", reason)
         self._unbounded = reason
+        return not reason
 
     def resize(self, share: str, limits: Limits) -> bool:
         """Give a living share other values; False when it has them. Its GPUs stay the same.
