@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as type checkers read it, without importing typing
 if TYPE_CHECKING:
     from pathlib import Path
 
