@@ -143,6 +143,7 @@ def show_chromium(found: dict[str, Any], times: list[float]) -> None:
     empty, page = found["empty"], found["scrolled"]
     peer = f"an empty page {empty['rate']:.0f} /s"
     show("  frames while scrolling", page["rate"], "/s", least=59, peer=peer)
+    show("  frames while the pointer moves over cells", found["hovered"]["rate"], "/s", least=59, peer=peer)
     show("  time between frames, median", page["median"], "ms", peer=f"an empty page {empty['median']:.1f} ms")
     show("    95 of 100", page["p95"], "ms", peer=f"an empty page {empty['p95']:.1f} ms")
     show("  a change until its cell is drawn, median", statistics.median(times), "s")

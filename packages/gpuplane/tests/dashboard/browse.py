@@ -42,6 +42,29 @@ COMPLETE = {
 CHANGING = {"cost": ".costs td, .costs th"}
 
 
+# The cells of two nodes, drawn without a ring, with one on each of two cells, and without it again.
+RINGS = """async () => {
+  const { Cells } = await import("/page/cells.js");
+  const box = document.createElement("div");
+  box.style.width = "600px";
+  const canvas = box.appendChild(document.createElement("canvas"));
+  document.body.append(box);
+  const cells = new Cells(canvas, { chosen() {}, open() {} });
+  const node = { model: "T4", held: [0, 30, 100, 50], lost: [3], faults: { 3: "Xid 79" } };
+  cells.show({ "gpu-1": node, "gpu-2": { ...node, waits: "driver" } }, (name) => name === "gpu-1");
+  const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  await frame();
+  const found = [canvas.toDataURL()];
+  for (const at of [0, 7, -1]) {
+    cells.choose(cells.place.cells[at] || null, true);
+    await frame();
+    found.push(canvas.toDataURL());
+  }
+  box.remove();
+  return found;
+}"""
+
+
 class Tab:
     """A page of its own context, with what it asked for and what it complained of."""
 
@@ -126,6 +149,7 @@ def keyboard(browser: Browser, address: str) -> dict[str, Any]:
     page.keyboard.press("Enter")
     page.wait_for_selector(".chart")
     found["opened"] = page.inner_text("h1")
+    found["rings"] = page.evaluate(RINGS)
     page.go_back()
     page.wait_for_selector(".waits .cure")
     found["back"] = page.input_value("#words")

@@ -46,6 +46,22 @@ SCROLL = """(seconds) => new Promise((done) => {
   };
   requestAnimationFrame(step);
 })"""
+# Moves the pointer over the cells by 13 pixels in each frame.
+HOVER = """(seconds) => new Promise((done) => {
+  const canvas = document.querySelector(".cells canvas");
+  const times = [];
+  let at = 0;
+  const step = (now) => {
+    times.push(now);
+    at += 13;
+    const { left, top, width } = canvas.getBoundingClientRect();
+    const place = { clientX: left + (at % width), clientY: top + (at % 600), bubbles: true };
+    canvas.dispatchEvent(new MouseEvent("mousemove", place));
+    if (now - times[0] < seconds * 1000) requestAnimationFrame(step);
+    else done(times.slice(1).map((time, at) => time - times[at]));
+  };
+  requestAnimationFrame(step);
+})"""
 # Resolves with the time since the epoch, in seconds, at which the colours at the ring of a GPU's cell had changed.
 CHANGED = """async ([name, index]) => {
   const { layout } = await import("/page/cells.js");
@@ -80,9 +96,9 @@ def opened(context: BrowserContext, address: str) -> tuple[Page, dict[str, float
     return page, facts
 
 
-def frames(page: Page) -> dict[str, float]:
-    """Return frames a second and the longest time between two, in milliseconds."""
-    between: list[float] = sorted(page.evaluate(SCROLL, SECONDS))
+def frames(page: Page, script: str = SCROLL) -> dict[str, float]:
+    """Return frames a second, and the times between two in milliseconds."""
+    between: list[float] = sorted(page.evaluate(script, SECONDS))
     return {
         "rate": 1000 * len(between) / sum(between),
         "median": between[len(between) // 2],
@@ -106,7 +122,7 @@ def main(address: str, node: str, gpu: int, changes: int) -> None:
         without = frames(empty)
         empty.close()
         page.bring_to_front()
-        say(scrolled=frames(page), empty=without)
+        say(scrolled=frames(page), hovered=frames(page, HOVER), empty=without)
         page.evaluate("scrollTo(0, 0)")
         for _ in range(changes):
             page.evaluate(CHANGED, [node, gpu])

@@ -166,6 +166,11 @@ def test_a_filter_a_gpu_and_a_node_are_reached_by_keyboard(seen: dict[str, Any])
     assert found["ground"] == "rgb(18, 23, 29)"  # that of the dark scheme
 
 
+def test_the_ring_of_the_chosen_gpu_leaves_nothing_behind(seen: dict[str, Any]) -> None:
+    without, first, second, again = seen["keyboard"]["rings"]
+    assert without == again and len({without, first, second}) == 3
+
+
 def test_a_change_is_drawn_and_old_data_are_called_old(seen: dict[str, Any]) -> None:
     found = seen["live"]
     assert (found["before"].split()[-1], found["after"].split()[-1]) == ("3", "4")

@@ -57,6 +57,9 @@ export class Cells {
     this.nodes = {};
     this.matches = () => true;
     this.wanted = 0;
+    this.whole = false; // whether the next drawing is of all cells, not of the chosen one alone
+    this.plain = document.createElement("canvas"); // all cells, none of them chosen
+    this.ringed = null; // the cell that has the ring
     canvas.addEventListener("mousemove", (event) => this.choose(this.under(event), false));
     canvas.addEventListener("mouseleave", () => this.choose(null, false));
     canvas.addEventListener("click", (event) => {
@@ -77,8 +80,13 @@ export class Cells {
     this.later();
   }
 
-  later() {
-    if (!this.wanted) this.wanted = requestAnimationFrame(() => { this.wanted = 0; this.draw(); });
+  later(whole = true) {
+    this.whole ||= whole;
+    this.wanted ||= requestAnimationFrame(() => {
+      this.wanted = 0;
+      if (this.whole) this.draw();
+      else this.ring();
+    });
   }
 
   under(event) {
@@ -91,7 +99,7 @@ export class Cells {
   choose(cell, byKeyboard) {
     this.at = cell ? [cell.name, cell.index] : null;
     this.chosen(cell, byKeyboard);
-    this.later();
+    this.later(false);
   }
 
   key(event) {
@@ -123,6 +131,7 @@ export class Cells {
   draw() {
     const width = Math.floor(this.canvas.parentElement.clientWidth - 28);
     if (width <= 0 || !this.canvas.isConnected) return;
+    this.whole = false;
     this.place = layout(this.nodes, width);
     const scale = window.devicePixelRatio || 1;
     this.canvas.width = width * scale;
@@ -136,30 +145,57 @@ export class Cells {
     for (const head of this.place.heads) { paint.fillStyle = colour("soft"); paint.fillText(head.text, 0, head.y); }
     paint.fillStyle = colour("text");
     for (const label of this.place.labels) paint.fillText(fitted(paint, label.text, this.place.label - 8), 0, label.y);
-    const colours = Object.fromEntries(["held", "busy", "little", "idle", "free", "edge", "hatch", "lost", "sick", "text"].map((name) => [name, colour(name)]));
+    const colours = Object.fromEntries(["held", "busy", "little", "idle", "free", "edge", "hatch", "lost", "sick"].map((name) => [name, colour(name)]));
     const hatch = hatched(paint, colours);
     for (const cell of this.place.cells) this.cell(paint, cell, colours, hatch);
+    [this.plain.width, this.plain.height] = [this.canvas.width, this.canvas.height];
+    this.plain.getContext("2d").drawImage(this.canvas, 0, 0);
+    this.ringed = null;
+    this.ring();
+  }
+
+  // Moves the ring to the chosen cell. All cells again, at each move of the pointer, would be a few frames a second.
+  ring() {
+    const scale = window.devicePixelRatio || 1;
+    const paint = this.canvas.getContext("2d");
+    if (this.ringed) {
+      const [x, y] = [this.ringed.x - 2, this.ringed.y - 2].map((at) => Math.max(0, Math.floor(at * scale)));
+      const [w, h] = [this.ringed.w + 5, this.ringed.h + 5].map((size) => Math.ceil(size * scale));
+      paint.setTransform(1, 0, 0, 1, 0, 0);
+      paint.clearRect(x, y, w, h);
+      paint.drawImage(this.plain, x, y, w, h, x, y, w, h);
+      paint.setTransform(scale, 0, 0, scale, 0, 0);
+    }
+    this.ringed = (this.at && this.place.cells.find(({ name, index }) => name === this.at[0] && index === this.at[1])) || null;
+    if (!this.ringed) return;
+    const { x, y, w, h } = this.ringed;
+    paint.lineWidth = 2;
+    paint.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--text").trim();
+    paint.strokeRect(x - 1, y - 1, w + 2, h + 2);
   }
 
   cell(paint, { name, index, node, held, x, y, w, h }, colours, hatch) {
-    paint.globalAlpha = this.matches(name, node, index) ? 1 : 0.13;
-    paint.fillStyle = "waits" in node ? hatch : colours.free;
+    const meant = this.matches(name, node, index);
+    paint.globalAlpha = meant ? 1 : 0.13;
+    // The frame is filled, not stroked: 8,000 cells are drawn in half the time.
+    paint.fillStyle = colours.edge;
     paint.fillRect(x, y, w, h);
-    paint.fillStyle = colours[use(node, index)];
-    paint.fillRect(x, y, (w * held) / 100, h);
-    const lost = (node.lost || []).includes(index);
-    const broken = String(index) in (node.faults || {});
-    paint.setLineDash(broken && !lost ? [3, 2] : []);
-    paint.lineWidth = broken ? 2 : 1;
-    paint.strokeStyle = lost ? colours.lost : broken ? colours.sick : colours.edge;
-    paint.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
-    paint.setLineDash([]);
-    paint.globalAlpha = 1;
-    if (this.at && this.at[0] === name && this.at[1] === index) {
-      paint.lineWidth = 2;
-      paint.strokeStyle = colours.text;
-      paint.strokeRect(x - 1, y - 1, w + 2, h + 2);
+    if (!meant) paint.clearRect(x + 1, y + 1, w - 2, h - 2);
+    paint.fillStyle = "waits" in node ? hatch : colours.free;
+    paint.fillRect(x + 1, y + 1, w - 2, h - 2);
+    if (held > 0) {
+      paint.fillStyle = colours[use(node, index)];
+      paint.fillRect(x + 1, y + 1, Math.max(0, Math.min(w - 2, (w * held) / 100 - 1)), h - 2);
     }
+    const lost = (node.lost || []).includes(index);
+    if (lost || String(index) in (node.faults || {})) {
+      paint.setLineDash(lost ? [] : [3, 2]);
+      paint.lineWidth = 2;
+      paint.strokeStyle = lost ? colours.lost : colours.sick;
+      paint.strokeRect(x + 0.5, y + 0.5, w - 1, h - 1);
+      paint.setLineDash([]);
+    }
+    paint.globalAlpha = 1;
   }
 }
 
