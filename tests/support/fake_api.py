@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -197,7 +197,10 @@ class FakeClient:
         items = [msgspec.convert(obj, kind, strict=False) for obj in self._chosen(kind, fields)]
         yield ListPage(items, str(self.api.version), "")
 
-    def _chosen(self, kind: Any, fields: str) -> list[dict[str, Any]]:
+    async def list(self, kind: Any, namespace: Any = None, labels: str = "", fields: str = "") -> Any:
+        return [one async for page in self.pages(kind, namespace, labels, fields) for one in page.items]
+
+    def _chosen(self, kind: Any, fields: str) -> Sequence[dict[str, Any]]:
         _, _, name = fields.partition("metadata.name=")
         found = self.api.objects[table(kind)].values()
         return [obj for obj in found if not name or obj["metadata"]["name"] == name]

@@ -51,7 +51,9 @@ EXTENDER_SECRET: Final = "gpuplane-scheduler-tls"  # Secret with its certificate
 EXTENDER_CLIENT_SECRET: Final = "gpuplane-scheduler-client"  # Secret with kube-scheduler's certificate to call it with
 EXTENDER_CLIENT_DIRECTORY: Final = "/etc/gpuplane/extender"  # where kube-scheduler has the files of that Secret
 SECOND_SCHEDULER_NAME: Final = "gpuplane-kube-scheduler"  # the Deployment of a second kube-scheduler that asks it
-LEADER_ANNOTATION: Final = "gpuplane.dev/leader"  # on the pod of a replica, when it took the lease: its name there
+# On the pod of a replica, when it took the lease: its name there. On a resource claim that an earlier leader may have
+# been writing: a mark of the next one.
+LEADER_ANNOTATION: Final = "gpuplane.dev/leader"
 EXTENDER_NOT_ASKED: Final = "ExtenderNotAsked"  # reason of the event of a share that was bound without asking it
 
 # -- gangs: annotations of pods that start together or not at all; the pod scheduler reads them -----------------------

@@ -12,10 +12,12 @@ from typing import Any, Final
 import pytest
 
 from gpulab.kubernetes.control_plane import ControlPlane
+from gpuplane import names
 from gpuplane.scheduler.claims.device_watch import StoredDeviceClaim
 from kubekit.api.core import Pod
 from kubekit.api.kinds import built_in
-from kubekit.kube import Client
+from kubekit.kube import Client, Conflict
+from kubekit.scheduling.devices.facts import FINALIZER
 from tests.support.realkube.started import started
 from tests.support.realkube.watching import until_objects
 from tests.support.scheduled_pods import plain, reasons
@@ -116,6 +118,27 @@ async def test_claims_get_devices_and_their_pods_follow(plane: ControlPlane) -> 
         assert placed["first"] == placed["second"]
         shared = await client.get(StoredDeviceClaim, "shared", "default")
         assert {one["name"] for one in shared.status["reservedFor"]} == {"first", "second"}
+
+
+async def test_a_claim_that_an_earlier_leader_may_be_writing_is_marked_first(plane: ControlPlane) -> None:
+    """By the scheduler's own account: a late write of the earlier leader names another version, and is refused."""
+    async with Client.connect(plane.kubeconfig) as client:
+        for name, finalizers in (("protected", [FINALIZER]), ("new", [])):
+            meta = {"name": name, "namespace": "default", "finalizers": finalizers}
+            await client.create({"metadata": meta, "spec": spec()}, resource=DEVICE_CLAIM)
+        before = await client.get(StoredDeviceClaim, "protected", "default")
+        async with extending(client, plane.kubeconfig, free_port(), pod_scheduler=True):
+
+            def marked(claims: list[StoredDeviceClaim]) -> set[str]:
+                return {one.metadata.name for one in claims if names.LEADER_ANNOTATION in one.metadata.annotations}
+
+            assert await until_objects(client, StoredDeviceClaim, marked) == {"protected"}
+            late = {
+                "metadata": {"uid": before.metadata.uid, "resourceVersion": before.metadata.resource_version},
+                "status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "p"}]},
+            }
+            with pytest.raises(Conflict):
+                await client.patch(StoredDeviceClaim, "protected", late, "default", "strategic", "status")
 
 
 async def test_volumes_are_bound_with_their_first_pod(plane: ControlPlane) -> None:

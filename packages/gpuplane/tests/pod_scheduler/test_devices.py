@@ -21,6 +21,7 @@ from kubekit.scheduling.devices.facts import compile_device_claim, compile_devic
 from kubekit.scheduling.devices.slices import compile_slice
 from kubekit.scheduling.podinfo import PodInfo, compile_node, compile_pod
 from kubekit.scheduling.queue import ClusterEvent
+from tests.support.virtual_time import VirtualClock
 
 DRIVER = "gpu.example.com"
 
@@ -70,7 +71,7 @@ class Binding:
         self.api = Api(lambda claim: self.store.set_claim(compile_device_claim(claim)))
         self.tasks: list[Coroutine[Any, Any, None]] = []
         start = lambda work, name: self.tasks.append(work)  # noqa: E731 - one line
-        self.binder = DeviceBinder(self.api, self.model, start)  # type: ignore[arg-type]  # the parts that it needs
+        self.binder = DeviceBinder(self.api, self.model, VirtualClock(), start)  # type: ignore[arg-type]  # the parts that it needs
         self.model.cache.set_node(compile_node({"metadata": {"name": "n1"}, "status": {"allocatable": {}}}))
         self.store.classes["gpu"] = compile_device_class({"metadata": {"name": "gpu"}, "spec": {}})
         pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
@@ -122,7 +123,8 @@ async def test_pods_that_wait_for_a_claim_are_woken_once_it_is_written(binding: 
     assert binding.model.pending[-1] is False
     binding.binder.reserve(pod("b"), "n1")
     await binding.binder.bind("b")
-    assert binding.api.patches[-1]["metadata"] == {"uid": "u"} and "allocation" not in binding.api.patches[-1]["status"]
+    last = binding.api.patches[-1]
+    assert last["metadata"] == {"uid": "u", "resourceVersion": "3"} and "allocation" not in last["status"]
 
 
 async def test_devices_of_a_claim_that_was_not_written_are_free_again(binding: Binding) -> None:
@@ -140,7 +142,8 @@ async def test_a_pod_that_is_not_bound_leaves_its_claim(binding: Binding) -> Non
     await binding.binder.bind("a")
     binding.binder.release("a")
     await binding.done()
-    left = {"metadata": {"uid": "u"}, "status": {"reservedFor": [{"$patch": "delete", "uid": "a"}]}}
+    meta = {"uid": "u", "resourceVersion": "3"}
+    left = {"metadata": meta, "status": {"reservedFor": [{"$patch": "delete", "uid": "a"}]}}
     assert binding.api.patches[-1] == left
 
 

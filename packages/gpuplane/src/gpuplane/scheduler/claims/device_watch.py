@@ -62,6 +62,7 @@ class DeviceWatch:
         claims.add_handler(self._claim_changed)
         classes.add_handler(self._class_changed)
         slices.add_handler(self._slice_changed)
+        self.claims = claims
         self.informers: tuple[Informer[Any], ...] = (claims, classes, slices)
 
     def _claim_changed(self, old: StoredDeviceClaim | None, new: StoredDeviceClaim | None) -> None:

@@ -24,6 +24,7 @@ from gpuplane.scheduler.binding import Binder
 from gpuplane.scheduler.claims.device_binding import DeviceBinder
 from gpuplane.scheduler.claims.device_watch import DeviceWatch
 from gpuplane.scheduler.claims.prebinding import PreBinding
+from gpuplane.scheduler.claims.take_over import take_over
 from gpuplane.scheduler.claims.volume_binding import VolumeBinder
 from gpuplane.scheduler.claims.volume_watch import VolumeWatch
 from gpuplane.scheduler.cluster import Cluster
@@ -77,6 +78,7 @@ class PodScheduler:
         policies: Policies,
         moves: MoveLimits = MoveLimits(),  # noqa: B008 - it is frozen
     ) -> None:
+        self._client = client
         self._clock = clock
         self._reservations = reservations
         self._binder = binder
@@ -101,7 +103,7 @@ class PodScheduler:
         # What writes.
         self.counts = TryCounts()
         self._reporter = Reporter(client, recorder, clock, model.pod)
-        self._devices = DeviceBinder(client, model, self._start)
+        self._devices = DeviceBinder(client, model, clock, self._start)
         self._before = PreBinding(VolumeBinder(client, model, clock, self.storage.on_change), self._devices)
         evictor = Evictor(client, clock, model, self._reporter)
         search = MoveSearch(model.cache, cluster, filtering, policies)
@@ -160,6 +162,9 @@ class PodScheduler:
         cluster.pods.add_handler(self.gangs.changed)
         cluster.on_pod.append(self._pod_seen)
 
+    def _waiting(self) -> set[str]:
+        return {info.uid for info in self.model.queue.pods()}
+
     def _budgets(self) -> list[Budget]:
         return read_budgets(self.budgets.items())
 
@@ -176,6 +181,7 @@ class PodScheduler:
 
     async def run(self) -> None:
         """Schedule until cancelled. Everything has to be known before."""
+        await take_over(self._client, self._clock, self._waiting, self.claims.claims.reached)
         self.gangs.begin()
         async with asyncio.TaskGroup() as group:
             self.mover.recover()
