@@ -8,8 +8,8 @@ import random
 import pytest
 
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.scheduler.simulation import ExtenderPlacer, SchedulerPlacer
 from gpuplane.scheduler.simulation.objects import gpunode_of, node_of, pod_of
+from gpuplane.scheduler.simulation.placers import ExtenderPlacer, SchedulerPlacer
 from gpuplane.sharing import violations
 from gpuplane.sharing.packing import Experiment, Job, PackingMachine, Placer
 from kubekit.api.core import Node, Pod

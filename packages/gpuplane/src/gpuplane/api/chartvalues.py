@@ -26,6 +26,7 @@ CHART_KEYS: Final = frozenset(
         "clusterPolicy",
         "compatWithCPUManager",
         "config",
+        "dashboard",
         "deviceDiscoveryStrategy",
         "deviceIDStrategy",
         "deviceListStrategy",

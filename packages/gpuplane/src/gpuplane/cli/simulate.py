@@ -17,7 +17,7 @@ from gpuplane.cli.packing_html import packing_page
 from gpuplane.cli.simulate_files import in_order, read_jobs, read_machines, read_stays
 from gpuplane.cli.simulate_ways import PackingRun, PackingWay, placements_csv
 from gpuplane.cli.terminal import Console
-from gpuplane.scheduler.simulation import ExtenderPlacer, SchedulerPlacer
+from gpuplane.scheduler.simulation.placers import ExtenderPlacer, SchedulerPlacer
 from gpuplane.sharing.departures import DepartureExperiment, Stay
 from gpuplane.sharing.packing import (
     MILLI,

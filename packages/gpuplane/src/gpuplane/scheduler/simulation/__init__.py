@@ -1,5 +1,1 @@
 """The scheduler and the extender as placers of the packing experiment: a cluster's decisions without a cluster."""
-
-from gpuplane.scheduler.simulation.placers import ExtenderPlacer, SchedulerPlacer
-
-__all__ = ["ExtenderPlacer", "SchedulerPlacer"]
