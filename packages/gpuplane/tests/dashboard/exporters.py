@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ class FakeExporter:
     def __init__(self, gpus: Mapping[tuple[str, int], Iterable[Holding]]) -> None:
         self._gpus = {key: tuple(holders) for key, holders in gpus.items()}
         self._meter = Meter()
+        self._life = secrets.token_hex(8)
         self._seconds = 0
         self._used: dict[str, float] = {}
         self._advance(100)
@@ -78,7 +80,8 @@ class FakeExporter:
                 for (node, index), holders in self._gpus.items()
             ]
             gauges.append(MetricFamily(Metric(name, MetricType.GAUGE, "as DCGM has it"), values))
-        text = exposition([*families(self._meter.totals, MeterNames(labels, owned)), *gauges])
+        labelled = MeterNames(labels, owned, "all", self._life, self._meter.seconds)
+        text = exposition([*families(self._meter.totals, labelled), *gauges])
         self._advance(BETWEEN_SECONDS)
         return HttpAnswer(text)
 

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -186,6 +187,7 @@ class Exporter:
         self._reading: asyncio.Task[bytes] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._meter = Meter()
+        self._life = secrets.token_hex(8)
         self._metered = b""
         self._shares = SharesInUse(context.host_root)
         self._labels: dict[PodContainer, Mapping[str, str]] = {}
@@ -283,7 +285,7 @@ class Exporter:
             }
             for entity in shown
         }
-        return MeterNames(gpus, self._pod_labels, self._context.node_name)
+        return MeterNames(gpus, self._pod_labels, self._context.node_name, self._life, self._meter.seconds)
 
     def _pod_labels(self, who: PodContainer) -> Mapping[str, str]:
         """Return owner and marks of a pod; those of a pod that left stay until its totals are forgotten."""

@@ -35,7 +35,11 @@ _UNBOOKED: Final = (
 ALLOCATION: Final = Metric(
     "container_gpu_allocation", MetricType.GAUGE, "GPUs that the container holds, by its part; OpenCost's name.", 6
 )
-METRICS: Final = (*_POD, *_UNBOOKED, ALLOCATION)
+METER_SECONDS: Final = _counter(
+    "gpuplane_meter_seconds_total",
+    "Time that the node's meter has booked, seconds. Another life is another process, whose counters began at 0.",
+)
+METRICS: Final = (*_POD, *_UNBOOKED, ALLOCATION, METER_SECONDS)
 _AMOUNTS: Final[tuple[Callable[[MeterTotals], float | None], ...]] = (
     lambda total: total.held_seconds,
     lambda total: total.used_seconds,
@@ -52,15 +56,21 @@ class MeterNames(msgspec.Struct, frozen=True):
         pod: labels of a holder besides its name: owner, and those of the pod that are chosen. They do not change while
             a pod runs, or its counters become other series.
         node: the node's name.
+        life: of the meter's process, another text for each; empty leaves `gpuplane_meter_seconds_total` out.
+        seconds: that this process has booked.
     """
 
     gpus: Mapping[str, Mapping[str, str]]
     pod: Callable[[PodContainer], Mapping[str, str]]
     node: str = ""
+    life: str = ""
+    seconds: float = 0.0
 
 
 def families(totals: Mapping[Key, MeterTotals], names: MeterNames) -> Iterator[MetricFamily]:
     """Yield all metrics. A GPU that `names` does not have is left out."""
+    if names.life:
+        yield MetricFamily(METER_SECONDS, [(_series((("node", names.node), ("life", names.life))), names.seconds)])
     pods: list[tuple[Series, MeterTotals]] = []
     rest: list[tuple[Series, MeterTotals]] = []
     for (uuid, who), total in totals.items():

@@ -37,6 +37,7 @@ class Meter:
     """The totals of one node."""
 
     def __init__(self) -> None:
+        self._first_ns = 0
         self._last: NodeReading | None = None
         self._totals: dict[Key, MeterTotals] = {}
         self._seen_ns: dict[Key, int] = {}
@@ -46,6 +47,11 @@ class Meter:
     @property
     def totals(self) -> Mapping[Key, MeterTotals]:
         return self._totals
+
+    @property
+    def seconds(self) -> float:
+        """Return the time between the first reading and the last one."""
+        return 0.0 if self._last is None else (self._last.at_ns - self._first_ns) / 1e9
 
     def read(self, now: NodeReading) -> None:
         """Book the time since the last reading. A reading from before the last one is ignored."""
@@ -61,6 +67,8 @@ class Meter:
                 total.memory_byte_seconds = _plus(total.memory_byte_seconds, booking.memory_byte_seconds)
                 total.energy_joules = _plus(total.energy_joules, booking.energy_joules)
                 self._seen_ns[booking.uuid, booking.who] = now.at_ns
+        else:
+            self._first_ns = now.at_ns
         self._note_holders(now)
         self._last = now
 
