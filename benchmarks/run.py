@@ -30,7 +30,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         *("discovery", "toolkit", "device_plugin", "nri", "node_operands", "operand_memory", "scale", "decide"),
         "upgrade",
     ),
-    "metering": ("exporter", "meter", "cost"),
+    "metering": ("exporter", "meter", "cost", "cost_store"),
     "people": ("startup", "answers", "top", "dashboard"),
     "cluster": ("apiserver", "control_plane", "client_writes", "informer"),
 }

@@ -199,6 +199,9 @@ TOP: Final[dict[str, Schema]] = {
         "properties": {
             "enabled": _told(FLAG, "install it", False),
             "hosts": _told(LIST, "names by which browsers reach it, as that of an Ingress", []),
+            "claim": _told(
+                TEXT, "a PersistentVolumeClaim for its sums of 400 days; empty: the sums end with its pod", ""
+            ),
             "resources": _told(ANY, "requests and limits of its container; empty for those of gpuplane", {}),
         },
     },
@@ -430,9 +433,15 @@ def part_template(part: str, text: str) -> str:
             f"--scheduler-name={names.SCHEDULER_NAME}{{{{ end }}}}]\n",
         ),
         (
-            "          args: [run, dashboard]\n",
-            "          args: [run, dashboard{{ range .Values.dashboard.hosts }}, "
+            "          args: [run, dashboard, --history-dir=/var/lib/gpuplane]\n",
+            "          args: [run, dashboard, --history-dir=/var/lib/gpuplane{{ range .Values.dashboard.hosts }}, "
             '{{ printf "--host=%s" . | quote }}{{ end }}]\n',
+        ),
+        (
+            "        - name: history\n          emptyDir: {}\n",
+            "        - name: history\n          {{- with .Values.dashboard.claim }}\n          persistentVolumeClaim:\n"
+            "            claimName: {{ . | quote }}\n          {{- else }}\n          emptyDir: {}\n"
+            "          {{- end }}\n",
         ),
         (f"value: {names.IMAGE.rpartition(':')[0]}\n", 'value: {{ include "gpuplane.image" . }}\n'),
         # Of the webhooks on pods; the one that only warns never fails.

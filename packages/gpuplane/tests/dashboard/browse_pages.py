@@ -13,12 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from browse import WIDTHS, Tab, differences
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 UNNAMED = (
     "[...document.querySelectorAll('button, a, canvas, input, svg[role=img]')].filter((one) => "
     "!(one.textContent.trim() || one.getAttribute('aria-label') || one.labels?.length)).length"
 )
+
+
+def day(page: Page) -> dict[str, Any]:
+    """Return label, number of bars and rows of the table of the chart of 24 hours; nothing without it."""
+    if not page.locator("svg.day").count():
+        return {}
+    page.click(".history summary")
+    page.wait_for_selector(".history tbody tr", state="visible")
+    return {
+        "label": page.get_attribute("svg.day", "aria-label"),
+        "bars": page.locator("svg.day rect").count(),
+        "rows": page.locator(".history tbody tr").all_inner_texts(),
+    }
 
 
 def visited(browser: Browser, address: str, folder: Path, pages: dict[str, list[str]], scheme: str) -> dict[str, Any]:
@@ -38,6 +51,7 @@ def visited(browser: Browser, address: str, folder: Path, pages: dict[str, list[
                 "unnamed": tab.page.evaluate(UNNAMED),
                 "images": tab.page.locator("main img").count(),
                 "title": tab.page.title(),
+                "day": day(tab.page),
                 "ground": tab.page.evaluate("getComputedStyle(document.body).backgroundColor"),
             }
         found[f"tab-{width}"] = tab.seen()

@@ -1,4 +1,6 @@
-"""The pages of node pools and upgrades in Debian's Chromium: at 1,440 and 390 px, light and dark, hostile names.
+"""The pages of node pools and upgrades, and the last 24 hours of the first page, in Debian's Chromium.
+
+At 1,440 and 390 px, light and dark, with hostile names.
 
 `GPUPLANE_PICTURES=1` writes the pictures of the documentation again.
 """
@@ -15,17 +17,20 @@ from typing import Any
 import pytest
 
 from packages.gpuplane.tests.dashboard.scene import HTML, dashboard
-from packages.gpuplane.tests.dashboard.scene_pools import BROKEN, FULL, SPOT, pooled
+from packages.gpuplane.tests.dashboard.scene_day import recorded
+from packages.gpuplane.tests.dashboard.scene_pools import BROKEN, FULL, SPOT
 from packages.gpuplane.tests.dashboard.test_browser import AGAIN, PICTURES, TOLERANCE, moved, write_layouts
 from tests.support import browser
 
-PAGES = {"pools": ["/pools", ".pools table"], "upgrades": ["/upgrades", ".upgrades .steps"]}
+PAGES = {"pools": ["/pools", ".pools table"], "upgrades": ["/upgrades", ".upgrades .steps"], "day": ["/", ".day .busy"]}
+# The hours of the day begin where the test does, so its pictures are never the same.
+COMPARED = ("pools", "upgrades")
 WIDTHS = (1440, 390)
 
 
 async def toured(folder: Path, python: Path) -> dict[str, Any]:
     """What Chromium saw of the pages."""
-    async with pooled(folder), dashboard(folder) as started:
+    async with recorded(folder), dashboard(folder, "--local") as started:
         script = Path(__file__).with_name("browse_pages.py")
         pictures = folder / "none" if os.environ.get("GPUPLANE_PICTURES") else PICTURES
         process = await asyncio.create_subprocess_exec(
@@ -53,8 +58,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         for name in PAGES:
             for width in WIDTHS:
                 shutil.copy(folder / f"{name}-{width}.png", PICTURES / f"{name}-{width}.png")
-        write_layouts(found["light"])
+        write_layouts(compared(found["light"]))
     return found
+
+
+def compared(seen: dict[str, Any]) -> dict[str, Any]:
+    return {name: page for name, page in seen.items() if name.rpartition("-")[0] in COMPARED}
 
 
 def pages(seen: dict[str, Any], scheme: str) -> dict[str, Any]:
@@ -104,6 +113,19 @@ def test_the_page_of_upgrades_has_each_node_with_its_step_and_the_rollout(seen: 
             assert words in text
 
 
+def test_the_first_page_has_the_last_24_hours_as_a_chart_and_as_a_table(seen: dict[str, Any]) -> None:
+    for width in WIDTHS:
+        page = seen["light"][f"day-{width}"]
+        chart, rows = page["day"]["label"], page["day"]["rows"]
+        assert "average of each hour, from the dashboard's store" in page["text"]
+        assert chart.startswith("24 hours of GPUs. In the last hour ") and "The table below has every hour" in chart
+        assert "up to 40 GPUs and 18 pods that waited" in page["text"]
+        # An hour that began after the scene was made has no row yet.
+        assert len(rows) in (23, 24) and page["day"]["bars"] >= 3 * 22
+        # The hour in which most pods waited.
+        assert ["40", "24", "0", "18"] in [row.split("\t")[1:] for row in rows]
+
+
 def test_messages_of_html_are_text(seen: dict[str, Any]) -> None:
     for name in ("pools-1440", "upgrades-1440"):
         page = seen["light"][name]
@@ -119,10 +141,10 @@ def test_the_dark_scheme_is_dark(seen: dict[str, Any]) -> None:
 def test_the_pictures_of_the_documentation_are_what_the_pages_look_like(seen: dict[str, Any]) -> None:
     if os.environ.get("GPUPLANE_PICTURES"):
         pytest.skip("the pictures were written again")
-    found = seen["differences"]
-    assert set(found) == {f"{name}-{width}" for name in PAGES for width in WIDTHS}
+    found = compared(seen["differences"])
+    assert set(found) == {f"{name}-{width}" for name in COMPARED for width in WIDTHS}
     assert {name: part for name, part in found.items() if part > TOLERANCE} == {}, AGAIN
 
 
 def test_the_parts_of_every_page_are_where_they_were(seen: dict[str, Any]) -> None:
-    assert moved(seen["light"]) == {}, AGAIN
+    assert moved(compared(seen["light"])) == {}, AGAIN

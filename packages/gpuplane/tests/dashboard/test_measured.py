@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuplane.cli.cost_source import Sums
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.documents import node_document, pod_use
 from gpuplane.dashboard.snapshot import IDLERS, snapshot
 from gpuplane.dashboard.today import HeldToday, TodayReader
+from gpuplane.metering.cost import MeteredUse
 from gpuplane.metering.use import GPUUse, PodUse
 from kubekit.kube import Forbidden
 from packages.gpuplane.tests.cli.status_objects import gpunode, overview, share, with_own_uuids
@@ -78,10 +80,31 @@ def test_a_nodes_gpus_have_their_use_as_far_as_it_is_measured() -> None:
 # -- today -------------------------------------------------------------------------------------------------------------
 
 
+async def test_without_prometheus_today_comes_from_the_store() -> None:
+    asked: list[float] = []
+
+    async def stored(labels: object, namespace: str, seconds: float) -> Sums:
+        asked.append(seconds)
+        held = MeteredUse(names=("ml",), node="n1", model="Tesla T4", held_seconds=7200)
+        return Sums((held, MeteredUse(names=(), held_seconds=99)), "store", True)
+
+    class Cluster:
+        async def request(self, method: str, path: str, query: dict[str, str] | None = None) -> bytes:
+            return b'{"items":[]}'
+
+        async def list(self, kind: type[object]) -> list[object]:
+            return []
+
+    wall = datetime(2026, 11, 26, 9, tzinfo=UTC)
+    reader = TodayReader(Cluster(), stored, wall=lambda: wall)  # type: ignore[arg-type]
+    await reader.read()
+    assert asked == [9 * 3600] and reader.current == HeldToday(gpu_hours=2.0, unpriced_hours=2.0)
+
+
 async def test_without_prometheus_today_is_unknown() -> None:
     reader = TodayReader(client({"/api/v1/services?operated-prometheus=true": Forbidden("no", where="services")}))
     await reader.read()
-    assert reader.current == HeldToday(why="there is no Prometheus that remembers it")
+    assert reader.current == HeldToday(why="there is no Prometheus and no store that remembers it")
 
 
 @pytest.mark.parametrize(("hour", "seconds"), [(0, 60), (9, 9 * 3600)])

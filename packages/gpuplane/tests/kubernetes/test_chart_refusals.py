@@ -85,6 +85,14 @@ UNDER = {
     "config.default": "config.name=own",
     "autoscaler.enabled": "autoscaler.clusterName=own",
     "monitoring.labels": "monitoring.enabled=true",
+    **dict.fromkeys(("dashboard.hosts", "dashboard.claim", "dashboard.resources"), "dashboard.enabled=true"),
+    **dict.fromkeys(
+        (
+            f"podScheduler.defragmentation.{name}"
+            for name in ("enabled", "movesPerHour", "movesAtOnce", "after", "coolDown")
+        ),
+        "podScheduler.enabled=true",
+    ),
     **dict.fromkeys(
         (f"autoscaler.{name}" for name in ("clusterName", "cloudEndpoint", "cloudRole", "env", "resources")),
         "autoscaler.enabled=true,autoscaler.clusterName=own",

@@ -86,6 +86,12 @@ def _install(commands: Any, parents: list[Any]) -> None:
         metavar="NAME",
         help="a name by which browsers reach the dashboard, as that of an Ingress",
     )
+    install.add_argument(
+        "--dashboard-claim",
+        default="",
+        metavar="NAME",
+        help="a PersistentVolumeClaim in gpu-operator for the dashboard's sums of 400 days; else they end with its pod",
+    )
     _cloud_options(install)
     install.add_argument("--only", choices=["crds", "policy"], help="apply these objects of the installation alone")
     install.add_argument("--dry-run", action="store_true", help="print the manifests instead of applying them")

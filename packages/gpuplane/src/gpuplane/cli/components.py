@@ -79,7 +79,7 @@ OTHERS: Final[dict[str, ComponentCommand]] = {
     "dashboard": ComponentCommand(
         "gpuplane.dashboard.component",
         "serves the dashboard to the users of the cluster",
-        ("kubeconfig", "port", "host"),
+        ("kubeconfig", "port", "host", "history-dir"),
         busy=True,
     ),
     "gpu-manager": ComponentCommand(

@@ -14,12 +14,15 @@ import msgspec
 from gpuplane.cli.cost_prices import first_of, price_file, read_prices
 from gpuplane.cli.cost_source import (
     Sums,
+    SumsKind,
     as_json,
     from_prometheus,
     grouping,
+    moment,
     read_sums,
     url_reader,
 )
+from gpuplane.cli.cost_store import stored_in_cluster
 from gpuplane.cli.terminal import Console, count
 from gpuplane.metering.cost import CostRow, Price, cost_rows, total_row
 from kubekit.kube import Client
@@ -52,7 +55,7 @@ async def _read(options: Namespace, labels: Sequence[str], price: Price | None) 
             return sums, price
     async with Client.connect(options.kubeconfig, options.context, user_agent="gpuplane-cost") as client:
         if not options.prometheus:
-            sums = await read_sums(client, labels, namespace, seconds)
+            sums = await read_sums(client, labels, namespace, seconds, stored_in_cluster(client))
         of_cluster = await read_prices(client)
     return sums, of_cluster if price is None else first_of(price, of_cluster)
 
@@ -103,6 +106,8 @@ def page(options: Namespace, sums: Sums, rows: Sequence[CostRow], total: CostRow
         lines += ["", f" {screen.glyph('warn')} {hours}: give --prices FILE"]
     if total.prices_from:
         lines += ["", *(f" {screen.elided(line, (screen.limit or 80) - 1)}" for line in _price_lines(total))]
+    if sums.note:
+        lines += ["", *(f" {line}" for line in screen.wrapped(f"{screen.glyph('warn')} {sums.note}", 1))]
     if sums.silent:
         lines += ["", f" {screen.glyph('warn')} {count(len(sums.silent), 'exporter')} did not answer: {sums.silent[0]}"]
     return lines
@@ -116,11 +121,15 @@ def _price_lines(total: CostRow) -> list[str]:
 
 
 def _head(options: Namespace, sums: Sums) -> str:
+    """Return the lines that say from where and since when the sums are."""
     if sums.complete:
         return f" the last {_time(options.since)}   from {sums.place}"
+    since = "" if sums.since is None else f" since {moment(sums.since)}"
+    if sums.kind is SumsKind.STORE:
+        return f"{since}, not the last {_time(options.since)}: {sums.place} began then"
     return (
-        f" since the exporters started, not the last {_time(options.since)}: there is no Prometheus\n"
-        f" from {sums.place}; pods that ended more than ten minutes ago are missing"
+        f" since the exporters started, not the last {_time(options.since)}: there is no Prometheus and no store\n"
+        f" from {sums.place}{since}; pods that ended more than ten minutes ago are missing"
     )
 
 

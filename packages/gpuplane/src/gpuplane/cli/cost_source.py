@@ -1,11 +1,14 @@
-"""Reads the meter's sums: from Prometheus, or from the exporters since they started."""
+"""Reads the meter's sums: from Prometheus, from a store of sums, or from the exporters since they started."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -13,6 +16,7 @@ import msgspec
 
 from gpuplane.cli.terminal import count
 from gpuplane.metering.cost import MeteredUse
+from gpuplane.metering.exposition import METER_SECONDS
 from kubekit.api.core import Pod
 from kubekit.errors import InvalidInput, KubekitError, NoAnswer, Terminal
 from kubekit.kube import Client, Forbidden, NotFound
@@ -44,16 +48,34 @@ _GPU: Final = ("Hostname", "modelName")
 Get = Callable[[str, Mapping[str, str]], Awaitable[bytes]]
 
 
-class Sums(NamedTuple):
-    """`place` names the source for people; `complete` is False for sums since the exporters started.
+class SumsKind(StrEnum):
+    PROMETHEUS = "prometheus"
+    STORE = "store"
+    EXPORTERS = "exporters"
 
-    `silent`: exporters that did not answer.
+
+class Sums(NamedTuple):
+    """`place` names the source for people; `since` is the Unix time from which it has sums, and `complete` says whether
+    these are of all the time that was asked for.
+
+    `silent`: exporters that did not answer. `note`: why a better source was not taken, where people should know.
     """
 
     uses: tuple[MeteredUse, ...]
     place: str
     complete: bool
     silent: tuple[str, ...] = ()
+    since: float | None = None
+    kind: SumsKind = SumsKind.PROMETHEUS
+    note: str = ""
+
+
+class StoreUnavailable(NoAnswer):
+    """There is a store of sums, and it does not answer."""
+
+
+StoredSums = Callable[[Sequence[str], str, float], Awaitable[Sums | None]]
+"""Reads the sums of a store by labels, namespace and seconds; None where there is no store."""
 
 
 def grouping(by: str) -> tuple[str, ...]:
@@ -84,11 +106,11 @@ async def from_prometheus(get: Get, place: str, labels: Sequence[str], namespace
     if not namespace:
         questions += [(False, amount, _query(metric, rest_keys, seconds)) for amount, metric in REST_METRICS.items()]
     answers = await asyncio.gather(*(get("/api/v1/query", {"query": text}) for _, _, text in questions))
-    found = _Gathered(labels, namespace)
+    found = GatheredUses(labels, namespace)
     for (pods, amount, _), answer in zip(questions, answers, strict=True):
         for line in query_vector(answer, place):
             found.add(amount, plain_labels(line.metric), line.number, pods=pods)
-    return Sums(found.uses(), place, True)
+    return Sums(found.uses(), place, True, since=time.time() - seconds)
 
 
 def _query(metric: str, keys: Sequence[str], seconds: float) -> str:
@@ -138,7 +160,7 @@ def query_vector(answer: bytes, place: str) -> list[PrometheusLine]:
     return parsed.data.result
 
 
-class _Gathered:
+class GatheredUses:
     """Sums of several metrics by group."""
 
     def __init__(self, labels: Sequence[str], namespace: str) -> None:
@@ -255,27 +277,47 @@ def _proxied(client: Client, base: str) -> Get:
     return get
 
 
-async def read_sums(client: Client, labels: Sequence[str], namespace: str, seconds: float) -> Sums:
-    """Return the sums of the last `seconds` from the cluster's Prometheus, else those of the exporters."""
+async def no_store(labels: Sequence[str], namespace: str, seconds: float) -> Sums | None:
+    """Return None: there is no store."""
+    return None
+
+
+async def read_sums(
+    client: Client, labels: Sequence[str], namespace: str, seconds: float, stored: StoredSums = no_store
+) -> Sums:
+    """Return the sums of the last `seconds` from the cluster's Prometheus, else a store's, else the exporters'."""
     found = await find_prometheus(client)
     if found is not None:
         return await from_prometheus(*found, labels, namespace, seconds)
-    return await from_exporters(client, labels, namespace)
+    note = ""
+    try:
+        if (sums := await stored(labels, namespace, seconds)) is not None:
+            return sums
+    except StoreUnavailable as error:
+        note = error.what
+    return (await from_exporters(client, labels, namespace))._replace(note=note)
 
 
 async def from_exporters(client: Client, labels: Sequence[str], namespace: str) -> Sums:
     """Read the counters of all exporters, through the API server. Raises NoAnswer when none answers."""
-    found = _Gathered(labels, namespace)
+    found = GatheredUses(labels, namespace)
+    names = {metric: (amount, True) for amount, metric in POD_METRICS.items()}
+    names |= {metric: (amount, False) for amount, metric in REST_METRICS.items()}
+    wanted, oldest = {*names, METER_SECONDS.name}, 0.0
 
     def take(text: str) -> None:
-        for pods, metrics in ((True, POD_METRICS), (False, REST_METRICS)):
-            names = {metric: amount for amount, metric in metrics.items()}
-            for name, line, value in metric_lines(text, names):
-                if pods or not namespace:
-                    found.add(names[name], line, value, pods=pods)
+        nonlocal oldest
+        for name, line, value in metric_lines(text, wanted):
+            if name == METER_SECONDS.name:
+                oldest = max(oldest, value)
+                continue
+            amount, pods = names[name]
+            if pods or not namespace:
+                found.add(amount, line, value, pods=pods)
 
     answered, silent = await read_exporters(client, take)
-    return Sums(found.uses(), count(answered, "exporter"), False, silent)
+    since = time.time() - oldest if oldest else None
+    return Sums(found.uses(), count(answered, "exporter"), False, silent, since, SumsKind.EXPORTERS)
 
 
 async def read_exporters(client: Client, take: Callable[[str], object]) -> tuple[int, tuple[str, ...]]:
@@ -311,4 +353,16 @@ async def read_exporters(client: Client, take: Callable[[str], object]) -> tuple
 
 def as_json(sums: Sums) -> dict[str, Any]:
     """Return what a document says of its source."""
-    return {"source": sums.place, "complete": sums.complete, "silent": list(sums.silent)}
+    return {
+        "source": sums.place,
+        "sourceKind": str(sums.kind),
+        "complete": sums.complete,
+        "begins": "" if sums.since is None else moment(sums.since),
+        "silent": list(sums.silent),
+        "note": sums.note,
+    }
+
+
+def moment(seconds: float) -> str:
+    """Return a Unix time as RFC 3339, in whole seconds."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

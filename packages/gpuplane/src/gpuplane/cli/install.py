@@ -56,6 +56,8 @@ def install(options: Namespace, screen: Console) -> int:
         raise UsageError("--monitoring-label is a setting of monitoring", cure="--monitoring --monitoring-label ...")
     if options.dashboard_host and not options.dashboard:
         raise UsageError("--dashboard-host is a setting of the dashboard", cure="--dashboard --dashboard-host ...")
+    if options.dashboard_claim and not options.dashboard:
+        raise UsageError("--dashboard-claim is a setting of the dashboard", cure="--dashboard --dashboard-claim ...")
     wanted = installation(
         image=options.image or "",
         settings=options.set,
@@ -66,6 +68,7 @@ def install(options: Namespace, screen: Console) -> int:
         autoscaler=read_autoscaler(options),
         monitoring=labels if options.monitoring else None,
         dashboard=options.dashboard_host if options.dashboard else None,
+        dashboard_claim=options.dashboard_claim,
     )
     if options.dry_run:
         if options.output == "json":  # as kubectl prints several objects

@@ -84,6 +84,10 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
         "action": "append", "default": [], "metavar": "NAME",
         "help": "a name by which browsers reach it, besides its Service and localhost; may be given several times",
     },
+    "history-dir": {
+        "default": "", "metavar": "DIR",
+        "help": "a directory for hourly sums of 400 days, for clusters without Prometheus (default: none are stored)",
+    },
     "uninstall": {"action": "store_true", "help": "undo what this component did to the node, and end"},
 }  # fmt: skip
 

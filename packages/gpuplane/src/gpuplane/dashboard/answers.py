@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
+from gpuplane.cli.cost_source import StoredSums, no_store
 from gpuplane.cli.explain import explained, explained_waiting
 from gpuplane.cli.status_reading import Follower
 from gpuplane.cli.terminal import harmless
 from gpuplane.cli.use_reading import MeasuredUse
-from gpuplane.dashboard.costs import CostFacts
+from gpuplane.dashboard.costs import CostFacts, store_answer
+from gpuplane.dashboard.day import DayFacts, StoredDay, no_day
 from gpuplane.dashboard.documents import explained_document, node_document, pod_use
 from gpuplane.dashboard.mine import NamespaceFacts
 from gpuplane.dashboard.pools import NodePoolFacts
@@ -29,13 +31,22 @@ KEPT_SECONDS: Final = 5.0  # for which an explanation of the waiting pods is not
 class PageFacts:
     """Facts about the objects of one cluster. To explain pods reads the whole cluster: one caller at a time does it."""
 
-    def __init__(self, client: Client, follower: Follower, use: Callable[[], MeasuredUse]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        follower: Follower,
+        use: Callable[[], MeasuredUse],
+        stored: StoredSums = no_store,
+        stored_day: StoredDay = no_day,
+    ) -> None:
         self._client = client
         self._use = use
         self._follower = follower
-        self._costs = CostFacts(client, time.monotonic)
+        self._costs = CostFacts(client, time.monotonic, stored)
+        self._stored = stored
         self._pools = NodePoolFacts(client, time.monotonic)
         self._namespaces = NamespaceFacts(client, time.monotonic)
+        self._day = DayFacts(client, time.time, time.monotonic, stored_day)
         self._explaining = asyncio.Lock()
         self._waiting: tuple[float, list[dict[str, Any]]] | None = None
 
@@ -62,6 +73,15 @@ class PageFacts:
         """
         return await self._costs.cost(by, since, spaces)
 
+    async def sums(
+        self, labels: Sequence[str], namespace: str, seconds: float, spaces: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        """Return the sums of the store for `gpuplane cost`, of all pods or those of some namespaces.
+
+        Raises InvalidInput where there is no store.
+        """
+        return await store_answer(self._stored, labels, namespace, seconds, spaces)
+
     async def upgrades(self) -> dict[str, Any]:
         """Return the upgrades of drivers by node, and those of the operands."""
         return upgrades_document(self._follower.seen(), await read_operands(self._client))
@@ -69,6 +89,10 @@ class PageFacts:
     async def pools(self, *, events: bool = True) -> dict[str, Any]:
         """Return the node pools with their nodes and launches, and with events unless the viewer may not list them."""
         return await self._pools.pools(self._follower.seen().pools, events=events)
+
+    async def day(self) -> dict[str, Any]:
+        """Return what was held, busy and waited for in each of the last 24 hours."""
+        return await self._day.day()
 
     async def waiting(self) -> list[dict[str, Any]]:
         """Return the explanations of the pods that wait longest, the longest first."""

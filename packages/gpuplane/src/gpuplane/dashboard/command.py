@@ -16,6 +16,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
+from gpuplane.cli.cost_store import stored_in_cluster
 from gpuplane.cli.status_reading import Follower, cluster_name
 from gpuplane.cli.terminal import Console
 from gpuplane.cli.use_reading import UseReader
@@ -36,6 +37,7 @@ except ModuleNotFoundError as error:
 
 from gpuplane.dashboard.answers import PageFacts
 from gpuplane.dashboard.board import Board
+from gpuplane.dashboard.day import day_in_cluster
 from gpuplane.dashboard.today import TodayReader
 
 HOST = "127.0.0.1"
@@ -97,10 +99,12 @@ async def _serve(options: Namespace, screen: Console, listening: socket.socket) 
 
 async def _serve_local(client: Client, follower: Follower, screen: Console, listening: socket.socket) -> None:
     # A viewer of an earlier process has a smaller number, and gets the snapshot again.
-    use, today = UseReader(client), TodayReader(client)
+    stored = stored_in_cluster(client)
+    use, today = UseReader(client), TodayReader(client, stored)
     measured = lambda: (use.current, today.current)  # noqa: E731
     board = Board(follower, cluster_name(client), first=time.time_ns() // 1_000_000, measured=measured)
-    pages = own_pages(board, PageFacts(client, follower, lambda: use.current))
+    facts = PageFacts(client, follower, lambda: use.current, stored, day_in_cluster(client))
+    pages = own_pages(board, facts)
     announced = f"The dashboard of {cluster_name(client)}, with your rights, for this machine; Ctrl-C ends it"
     server = _announce(screen, listening, pages, announced)
     others = [board.run(), use.run(board.update), today.run(board.update)]

@@ -14,10 +14,13 @@ from argparse import Namespace
 from typing import Final
 
 from gpuplane import names
+from gpuplane.cli.cost_source import no_store
 from gpuplane.cli.status_reading import Follower, cluster_name
 from gpuplane.cli.use_reading import UseReader
 from gpuplane.dashboard.answers import PageFacts
+from gpuplane.dashboard.day import day_of
 from gpuplane.dashboard.gate import ViewerGate
+from gpuplane.dashboard.history import HistoryRecorder, StoreSums, opened_store
 from gpuplane.dashboard.serving import DashboardServer
 from gpuplane.dashboard.sessions import Sessions
 from gpuplane.dashboard.today import TodayReader
@@ -65,7 +68,9 @@ async def _serve(options: Namespace, client: Client, follower: Follower, namespa
         lambda shown: served.take(shown.certificate, shown.key),
         cure=CURE,
     )
-    use, today = UseReader(client), TodayReader(client)
+    store = opened_store(options.history_dir)
+    stored = StoreSums(store, time.time) if store is not None else no_store
+    use, today = UseReader(client), TodayReader(client, stored)
     boards = ViewerBoards(
         follower,
         cluster_name(client) or "cluster",
@@ -77,7 +82,7 @@ async def _serve(options: Namespace, client: Client, follower: Follower, namespa
         client,
         Viewers(client, time.monotonic),
         boards,
-        PageFacts(client, follower, lambda: use.current),
+        PageFacts(client, follower, lambda: use.current, stored, day_of(store, time.time)),
         ExplainProcess(options.kubeconfig, options.context),
     )
     gate = ViewerGate(facts, Sessions(time.monotonic), lambda: keeper.ready, options.host)
@@ -101,6 +106,9 @@ async def _serve(options: Namespace, client: Client, follower: Follower, namespa
                 ("today", today.run(boards.changed)),
             )
         ]
+        if store is not None:
+            recorder = HistoryRecorder(client, store, lambda: follower.seen().waiting, time.time, time.monotonic)
+            others.append(asyncio.create_task(recorder.run(), name="dashboard history"))
         try:
             await first_of(serving, *others)
         finally:
@@ -111,6 +119,8 @@ async def _serve(options: Namespace, client: Client, follower: Follower, namespa
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+            if store is not None:
+                store.close()
 
 
 def plan_of(namespace: str) -> CertificatePlan:

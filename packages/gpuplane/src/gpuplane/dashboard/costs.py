@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from gpuplane.cli.cost_prices import GPUPrices, read_prices
-from gpuplane.cli.cost_source import Sums, as_json, grouping, read_sums
+from gpuplane.cli.cost_source import StoredSums, Sums, SumsKind, as_json, grouping, no_store, read_sums
+from gpuplane.cli.cost_store import SumsAnswer
 from gpuplane.cli.terminal import harmless
 from gpuplane.metering.cost import CostRow, MeteredUse, cost_rows, total_row
 from kubekit.errors import InvalidInput
@@ -17,14 +20,17 @@ from kubekit.kube import Client
 
 TIMES: Final = {"1d": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}
 ROWS: Final = 200  # that are listed, the dearest; all are in the total
+MOST_LABELS: Final = 8
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,300}")
 REMEMBERED_SECONDS: Final = 60.0  # for which an answer is not asked for again
 
 
 class CostFacts:
     """Costs of one cluster. To add up a month costs Prometheus some work: one question is asked at a time."""
 
-    def __init__(self, client: Client, monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: Client, monotonic: Callable[[], float], stored: StoredSums = no_store) -> None:
         self._client = client
+        self._stored = stored
         self._monotonic = monotonic
         self._asking = asyncio.Lock()
         self._sums: dict[tuple[tuple[str, ...], str], tuple[float, Sums, GPUPrices]] = {}
@@ -44,7 +50,7 @@ class CostFacts:
             now = self._monotonic()
             self._sums = {key: one for key, one in self._sums.items() if now - one[0] < REMEMBERED_SECONDS}
             if (labels, since) not in self._sums:
-                sums = await read_sums(self._client, labels, "", TIMES[since])
+                sums = await read_sums(self._client, labels, "", TIMES[since], self._stored)
                 self._sums[labels, since] = self._monotonic(), sums, await read_prices(self._client)
             _, sums, price = self._sums[labels, since]
         uses = sums.uses if spaces is None else of_spaces(sums.uses, spaces, labels[-1])
@@ -69,10 +75,35 @@ def of_spaces(uses: Iterable[MeteredUse], spaces: Collection[str], label: str) -
     return found
 
 
+_PLACES: Final = {
+    SumsKind.PROMETHEUS: "Prometheus",
+    SumsKind.STORE: "the dashboard's store",
+    SumsKind.EXPORTERS: "the exporters",
+}
+
+
 def _unnamed(sums: Sums) -> dict[str, Any]:
     """Return what a document says of its source, without the names of pods and Services of other namespaces."""
-    place = "Prometheus" if sums.complete else "the exporters"
-    return {"source": place, "complete": sums.complete, "silent": ["an exporter"] * len(sums.silent)}
+    return {**as_json(sums), "source": _PLACES[sums.kind], "silent": ["an exporter"] * len(sums.silent), "note": ""}
+
+
+async def store_answer(
+    stored: StoredSums, labels: Sequence[str], namespace: str, seconds: float, spaces: Collection[str] | None
+) -> dict[str, Any]:
+    """Return the sums of a store as the fields of SumsAnswer, of all pods or those of some namespaces.
+
+    Raises InvalidInput for labels and times that are none, and where there is no store.
+    """
+    if not 0 < seconds < math.inf or len(labels) > MOST_LABELS or not all(_LABEL.fullmatch(one) for one in labels):
+        raise InvalidInput("wrong labels or seconds", cure="ask as gpuplane cost does")
+    wanted = labels if spaces is None else ("namespace", *labels)
+    sums = await stored(wanted, namespace, seconds)
+    if sums is None:
+        raise InvalidInput("there is no store of sums", cure="give the dashboard a --history-dir")
+    uses = sums.uses if spaces is None else of_spaces(sums.uses, spaces, labels[-1])
+    answer = SumsAnswer(tuple(uses), sums.place, sums.complete, sums.since)
+    document: dict[str, Any] = msgspec.to_builtins(answer)
+    return document
 
 
 def _row(row: CostRow) -> dict[str, Any]:

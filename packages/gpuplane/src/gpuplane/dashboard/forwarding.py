@@ -21,13 +21,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gpuplane import names
+from gpuplane.cli.cost_store import DASHBOARD_PROXY
 from gpuplane.dashboard.board import again
 from gpuplane.dashboard.server import json_answer, page_files, page_routes, plain
 from kubekit.errors import KubekitError
 from kubekit.kube import Client
 from kubekit.kube.http import ClientResponse
 
-SERVICE: Final = f"/api/v1/namespaces/{names.OPERATOR_NAMESPACE}/services/https:{names.DASHBOARD_NAME}:https/proxy"
 _PASSED: Final = (b"content-type", b"content-encoding")  # headers of answers
 _LOCAL: Final = "the dashboard is served from this machine"
 
@@ -40,11 +40,11 @@ class ClusterDashboard:
 
     async def get(self, path: str, parameters: dict[str, str] | None = None) -> ClientResponse:
         """Return the answer to a GET, whatever its status. Raises Unreachable."""
-        return await self._client.answer(SERVICE + path, parameters, headers=await self._headers())
+        return await self._client.answer(DASHBOARD_PROXY + path, parameters, headers=await self._headers())
 
     async def stream(self, path: str, parameters: dict[str, str]) -> AsyncGenerator[bytes, None]:
         """Yield an answer as it comes. Raises ApiError."""
-        stream = self._client.stream(SERVICE + path, parameters, headers=await self._headers())
+        stream = self._client.stream(DASHBOARD_PROXY + path, parameters, headers=await self._headers())
         async with contextlib.aclosing(stream):
             async for data in stream:
                 yield data
@@ -60,7 +60,7 @@ async def find_dashboard(client: Client) -> tuple[ClusterDashboard | None, str]:
     """
     found = ClusterDashboard(client)
     if not await client.bearer_token():
-        there = await client.answer(SERVICE + "/healthz")
+        there = await client.answer(DASHBOARD_PROXY + "/healthz")
         why = "your kubeconfig has no token that the cluster's dashboard could ask about"
         return None, "" if there.status == 404 else f"{why}: {_LOCAL}"
     answer = await found.get("/api/viewer")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hmac
 import logging
 import mimetypes
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -56,6 +56,8 @@ class PageAnswers(Protocol):
     async def cost(self, by: str, since: str) -> dict[str, Any]: ...
     async def upgrades(self) -> dict[str, Any]: ...
     async def pools(self) -> dict[str, Any]: ...
+    async def day(self) -> dict[str, Any]: ...
+    async def sums(self, labels: Sequence[str], namespace: str, seconds: float) -> dict[str, Any]: ...
 
 
 class ViewerPages(Protocol):
@@ -149,6 +151,18 @@ def pages_application(pages: Callable[[Request], ViewerPages]) -> ASGIApp:
     async def pools(request: Request) -> Response:
         return await answered(lambda: facts(request).pools())
 
+    async def day(request: Request) -> Response:
+        return await answered(lambda: facts(request).day())
+
+    async def sums(request: Request) -> Response:
+        asked = request.query_params
+        labels = [one for one in asked.get("labels", "").split(",") if one]
+        try:
+            seconds = float(asked.get("seconds", ""))
+        except ValueError:
+            seconds = 0.0  # refused as a time
+        return await answered(lambda: facts(request).sums(labels, asked.get("ns", ""), seconds))
+
     routes = [
         *page_routes(page),
         Route("/page/{name}", file),
@@ -162,6 +176,8 @@ def pages_application(pages: Callable[[Request], ViewerPages]) -> ASGIApp:
         Route("/api/mine", mine),
         Route("/api/upgrades", upgrades),
         Route("/api/pools", pools),
+        Route("/api/day", day),
+        Route("/api/sums", sums),
     ]
     return Starlette(routes=routes)
 

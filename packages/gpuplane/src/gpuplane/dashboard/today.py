@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from gpuplane.cli.cost_prices import node_prices
-from gpuplane.cli.cost_source import find_prometheus, from_prometheus
+from gpuplane.cli.cost_source import StoredSums, find_prometheus, from_prometheus, no_store
 from gpuplane.metering.cost import total_row
 from kubekit.api.core import Node
 from kubekit.errors import KubekitError
@@ -34,8 +34,15 @@ class HeldToday(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel")
 class TodayReader:
     """Reads them every few minutes; `current` has the last answer."""
 
-    def __init__(self, client: Client, *, wall: Callable[[], datetime] = lambda: datetime.now().astimezone()) -> None:
+    def __init__(
+        self,
+        client: Client,
+        stored: StoredSums = no_store,
+        *,
+        wall: Callable[[], datetime] = lambda: datetime.now().astimezone(),
+    ) -> None:
         self._client = client
+        self._stored = stored
         self._wall = wall
         self.current = HeldToday(why="not read yet")
 
@@ -53,10 +60,15 @@ class TodayReader:
         seconds = max(_SHORTEST, (now - midnight).total_seconds())
         try:
             found = await find_prometheus(self._client)
-            if found is None:
-                self.current = HeldToday(why="there is no Prometheus that remembers it")
+            labels = ("namespace",)
+            sums = (
+                await self._stored(labels, "", seconds)
+                if found is None
+                else await from_prometheus(*found, labels, "", seconds)
+            )
+            if sums is None:
+                self.current = HeldToday(why="there is no Prometheus and no store that remembers it")
                 return
-            sums = await from_prometheus(*found, ("namespace",), "", seconds)
             nodes = await self._client.list(Node)
         except KubekitError as error:
             self.current = HeldToday(why=error.what)

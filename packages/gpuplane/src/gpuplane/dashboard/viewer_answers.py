@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from gpuplane.dashboard.answers import PageFacts
+from gpuplane.dashboard.day import without_names
 from gpuplane.dashboard.documents import explained_document, node_document, pod_use
 from gpuplane.dashboard.hiding import HIDDEN, spaces_of
 from gpuplane.dashboard.mine import NamespaceFacts
@@ -92,6 +93,18 @@ class ViewerAnswers:
     async def cost(self, by: str, since: str) -> dict[str, Any]:
         """Return what GPUs cost, of the namespaces whose pods the viewer may list."""
         return await self._facts.all_facts.cost(by, since, self._rights.namespaces if not self._rights.pods else None)
+
+    async def sums(self, labels: Sequence[str], namespace: str, seconds: float) -> dict[str, Any]:
+        """Return the sums of the store, of the namespaces whose pods the viewer may list. Raises Forbidden."""
+        spaces = None if self._rights.pods else self._rights.namespaces
+        if spaces is not None and not spaces:
+            raise _forbidden(self._user, "pods in any namespace with pods on GPUs")
+        return await self._facts.all_facts.sums(labels, namespace, seconds, spaces)
+
+    async def day(self) -> dict[str, Any]:
+        """Return the last 24 hours: sums over all pods, as the first page has them for every viewer."""
+        found = await self._facts.all_facts.day()
+        return found if self._rights.pods else without_names(found)
 
     async def pools(self) -> dict[str, Any]:
         """Return the node pools with their nodes and launches. Raises Forbidden."""

@@ -67,11 +67,13 @@ def installation(
     autoscaler: AutoscalerInstall | None = None,
     monitoring: Mapping[str, str] | None = None,
     dashboard: Sequence[str] | None = None,
+    dashboard_claim: str = "",
 ) -> list[Manifest]:
     """The manifests, or those of one kind: `only` is a key of ONLY, and `admission` one of ADMISSION, empty for none.
     `autoscaler` is None for none. `pod_scheduler`: the scheduler's process also schedules the pods that name it.
     `monitoring`: the labels by which Prometheus selects ServiceMonitors and rules; None for no monitoring objects.
     `dashboard`: names by which browsers reach the dashboard, besides its Service; None for no dashboard.
+    `dashboard_claim`: the PersistentVolumeClaim of its store of sums; empty for a store that ends with its pod.
 
     `image` is what operator and operands run, this release's own when it is empty; `settings` are
     `path.to.field=value` of the policy's spec.
@@ -108,6 +110,9 @@ def installation(
                     container["args"].append(f"--scheduler-name={names.SCHEDULER_NAME}")
                 if container["name"] == names.DASHBOARD_NAME:
                     container["args"] += [f"--host={host}" for host in dashboard or ()]
+                    if dashboard_claim:
+                        volume = {"name": "history", "persistentVolumeClaim": {"claimName": dashboard_claim}}
+                        manifest["spec"]["template"]["spec"]["volumes"] = [volume]
                 for variable in container.get("env", ()):
                     if variable["name"] == "GPUPLANE_IMAGE":
                         variable["value"] = container["image"]

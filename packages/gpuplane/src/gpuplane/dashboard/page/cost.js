@@ -22,7 +22,8 @@ export function costPage(main, found) {
   const heads = [BY[found.by] || found.by, "Held h", "Used h", "Idle h", "kWh", "Dollars"];
   const rows = [...found.rows.map(row), row(found.total)];
   const notes = [
-    found.complete ? "" : `Since the exporters started, not the last ${SINCE[found.since]}: there is no Prometheus. Pods that ended more than ten minutes ago are missing.`,
+    found.complete ? "" : found.sourceKind === "store" ? `Since ${found.begins}, not the last ${SINCE[found.since]}: the store of sums began then.`
+      : `Since the exporters started, not the last ${SINCE[found.since]}: there is no Prometheus and no store. Pods that ended more than ten minutes ago are missing.`,
     found.silent.length ? `${found.silent.length} exporters did not answer, ${found.silent[0]} first.` : "",
     found.total.unpricedHours > 0.005 ? `${number(found.total.unpricedHours)} GPU hours have no price: gpuplane cost --prices FILE.` : "",
     found.more ? `${found.more} more rows are in the total: gpuplane cost lists them.` : "",

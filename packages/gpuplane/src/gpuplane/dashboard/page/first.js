@@ -1,6 +1,7 @@
 // The first page: what is held, what waits, what fits; every GPU; what needs a person.
 
 import { Cells } from "./cells.js";
+import { DayChart } from "./day.js";
 import { reading } from "./filter.js";
 import { agoOf, count, cure, draw, lasting, make, nodePath, podLink, table } from "./elements.js";
 
@@ -100,6 +101,7 @@ export class FirstPage {
     this.needs = make("section", { class: "needs", "aria-label": "Needs you" });
     this.waiting = make("section", { class: "waits", "aria-label": "Waits" });
     this.idle = make("section", { class: "idlers", "aria-label": "Held and idle" });
+    this.day = new DayChart();
     this.details = make("details", { toggle: () => this.tabulate() }, make("summary", {}, "As a table"));
     this.rows = make("div");
     this.details.append(this.rows);
@@ -108,7 +110,7 @@ export class FirstPage {
     main.replaceChildren(make("h1", { class: "hidden" }, "GPUs of the cluster"), this.top,
       make("div", { class: "columns" },
         make("section", { class: "cells" }, make("h2", {}, "Every GPU", " ", this.about), this.canvas, this.readout, legend, this.details),
-        make("div", { class: "beside" }, this.needs, this.idle), this.waiting));
+        make("div", { class: "beside" }, this.needs, this.idle), this.waiting), this.day.section);
     this.cells = new Cells(this.canvas, {
       chosen: (cell, byKeyboard) => {
         this.readout.setAttribute("aria-live", byKeyboard ? "polite" : "off");
@@ -173,6 +175,7 @@ export class FirstPage {
 
   // Called every second: what was explained is explained again after a while.
   tick() {
+    this.day.tick();
     if (this.data?.waiting.length && performance.now() - this.asked > FRESH) this.ask();
   }
 
