@@ -18,7 +18,7 @@ from gpuplane.scheduler.drift import BYPASSED, DIFFERS, NOT_ASKED
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_node, transform_scheduled_pod
 from gpuplane.scheduler.pods.scheduler import PodScheduler
-from gpuplane.scheduler.policies import LEARN_SECONDS, LOOK_SECONDS, Chosen, Policies
+from gpuplane.scheduler.policies import LEARN_SECONDS, Chosen, Policies
 from gpuplane.scheduler.predicates import Annotator
 from gpuplane.scheduler.preemption import Preemption
 from gpuplane.scheduler.quota import QuotaSettings
@@ -185,12 +185,15 @@ class Leader:
 
     async def _keep_learning(self) -> None:
         """Learn every LEARN_SECONDS, and sooner while most of the pods are new, as in a cluster's first minutes."""
-        learned = self._clock.now()
+        due = self.policies.due
         while True:
-            await self._clock.sleep(LOOK_SECONDS)
-            if self.policies.behind or self._clock.now() >= learned + LEARN_SECONDS:
-                await self._learn()
-                learned = self._clock.now()
+            timer = self._clock.call_later(LEARN_SECONDS, due.set)
+            try:
+                await due.wait()
+            finally:
+                timer.cancel()
+            due.clear()  # pods that arrive while it learns may set it again
+            await self._learn()
 
     def _wake_all(self) -> None:
         """Queue all waiting pods again: they may have been refused only because no replica answered."""

@@ -21,7 +21,6 @@ from kubekit.errors import UsageError
 
 log = logging.getLogger("gpuplane.scheduler")
 LEARN_SECONDS: Final = 60.0
-LOOK_SECONDS: Final = 1.0
 _FIRST_LESSON: Final = 16  # pods; the next lesson comes when twice as many were seen, or after LEARN_SECONDS
 _NEW_PART: Final = 0.05  # of the pods seen that have to be new before it is worth learning again
 
@@ -34,10 +33,13 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class Policies:
-    """`version` grows whenever a policy is another one than before. Raises UsageError for names that there are not."""
+    """`version` grows whenever a policy is another one than before; `due` is set when so many pods are new that the
+    policies should not wait for LEARN_SECONDS. Raises UsageError for names that there are not.
+    """
 
     def __init__(self, chosen: Chosen | None = None) -> None:
         self.version = 0
+        self.due = asyncio.Event()
         self._chosen = chosen or Chosen()
         self._mix = Mix()
         self._learned = 0.0  # pods that the policies know of
@@ -56,6 +58,8 @@ class Policies:
     def seen(self, request: Request) -> None:
         """Count the request of a pod."""
         self._mix.seen(request)
+        if self.behind:
+            self.due.set()
 
     @property
     def behind(self) -> bool:
