@@ -48,16 +48,10 @@ else
 	$(BIN)/python -m tests.support.jupyter
 	$(BIN)/python -m tests.support.cuda_programs || echo "tests of programs for GPUs will be skipped"
 	$(BIN)/python -m tests.support.browser || echo "tests of the dashboard in a browser will be skipped"
-	$(BIN)/python -m tests.support.realkube build
+	$(BIN)/python -m tests.support.realkube
 	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest $(RERUNS) --cluster real $(WITH_PACKAGES) $(PAGES)
 	$(BIN)/pytest $(RERUNS) -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
 endif
-
-kubernetes-up: setup kubernetes-packages
-	$(BIN)/python -m tests.support.realkube up
-
-kubernetes-down: setup
-	$(BIN)/python -m tests.support.realkube down
 
 kubernetes-packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! dpkg -s $(KUBERNETES_PACKAGES) > /dev/null 2>&1; then \

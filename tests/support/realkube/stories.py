@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from gpulab.kubernetes import images
 from gpulab.kubernetes.control_plane import ControlPlane
 from gpulab.kubernetes.node import KubernetesNode, wait_ready
 from gpulab.kubernetes.unavailable import Unavailable
@@ -26,7 +27,7 @@ from gpuplane.api.gpunode import GPUNode
 from kubekit.api.core import Namespace, Node, Pod
 from kubekit.kube import Client
 from tests.support import find_kubectl
-from tests.support.realkube import files, images, workloads
+from tests.support.realkube import files, workloads
 from tests.support.realkube.inventory import Objects, difference, inventory
 from tests.support.realkube.life import COMMAND_S, until_as
 from tests.support.realkube.registry import Registry
@@ -178,7 +179,8 @@ def story_cluster(folder: Path) -> Iterator[StoryCluster]:
         node.start(print)
         with Registry(node.registry).serving() as registry:
             workloads.offer(registry, folder / "images")
-            images.provide(node, print)
+            images.make(folder / "machine-images", print)
+            images.load(node, folder / "machine-images")
             wait_ready(node)
             cluster = StoryCluster(node, registry, folder)
             asyncio.run(cluster.look())

@@ -74,6 +74,11 @@ async def run_kubelet(options: Namespace) -> None:
         )
     cluster = _directory(options, "kubelet")
     spec = cluster.spec()
+    if spec.containerd:
+        from gpulab.kubernetes.machine import run_machine
+
+        await run_machine(cluster, options.node_name)
+        return
     node = next((node for node in spec.nodes if node.name == options.node_name), None)
     if node is None:
         raise UsageError(f"the cluster has no node {options.node_name}", where=str(options.config))

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,7 @@ SYSTEM: Final = (MachineSpec(name="system", machine="cpu-ubuntu24"),)
 _CLOUD_SECONDS: Final = 120.0  # 8 where nothing else runs, most of it moto's import
 EMBEDDED_SECONDS: Final = 30.0  # until the API server answers; usually 1
 REAL_SECONDS: Final = 240.0  # usually 6
+MACHINE_ROOT: Final = "hostPaths.rootFS=/machine"  # of machines with containerd, see gpulab.kubernetes.init
 _POLL_SECONDS: Final = 0.05
 
 
@@ -54,14 +55,29 @@ def up(options: Namespace, screen: Console) -> int:
         kubernetes=release,
     )
     if release:
-        from gpulab.kubernetes.preflight import look, planned
+        from gpulab.kubernetes.preflight import look, planned, sets_of
 
+        spec = with_kubelets(spec, options.kubelet, screen)
         if options.dry_run:
-            for line in planned(look(), spec):
+            for line in planned(look(sets_of(spec)), spec):
                 screen.print(line)
             return 0
-        build_programs(screen)
+        build_programs(spec, screen)
     return asyncio.run(_up(spec, options, screen))
+
+
+def with_kubelets(spec: ClusterSpec, kubelet: str, screen: Console) -> ClusterSpec:
+    """Return the specification with the kubelets that `--kubelet` asks for. Raises Unavailable, UsageError."""
+    from gpulab.kubernetes import images, node
+    from gpulab.kubernetes.preflight import has_containerd
+
+    if spec.images and kubelet == "real":
+        raise UsageError("containerd starts images, not directories", where="--image", cure="--kubelet simulated")
+    why_not = "--image names directories" if spec.images else node.lacking() or images.lacking()
+    containerd = has_containerd(kubelet, why_not, len(spec.nodes))
+    if why_not and kubelet == "auto" and spec.nodes:
+        screen.say(f" {screen.glyph('warn')} kubelets are simulated; for real ones with containerd: {why_not}")
+    return msgspec.structs.replace(spec, containerd=containerd)
 
 
 def _release(options: Namespace) -> str:
@@ -82,15 +98,19 @@ def _release(options: Namespace) -> str:
     return find_release(options.kubernetes)
 
 
-def build_programs(screen: Console) -> None:
-    """Build the programs of a real control plane that are missing. Raises Unavailable."""
+def build_programs(spec: ClusterSpec, screen: Console) -> None:
+    """Build the programs of a real cluster that are missing. Raises Unavailable."""
     from gpulab.kubernetes import binaries
-    from gpulab.kubernetes.control_plane import SETS
-    from gpulab.kubernetes.preflight import look, require
+    from gpulab.kubernetes.preflight import free_bytes, look, require, require_room, sets_of
 
-    require(look())
-    for name in SETS:
-        binaries.build(name, lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
+    def progress(text: str) -> None:
+        screen.say(f" {screen.glyph('wait')} {text}")
+
+    names, home = sets_of(spec), GPUPLANE.home()
+    require(look(names))
+    require_room(home, free_bytes(home), spec)
+    for name in names:
+        binaries.build(name, progress)
 
 
 async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
@@ -100,6 +120,8 @@ async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
         progress=lambda text: screen.say(f" {screen.glyph('wait')} {text}"),
         timeout=REAL_SECONDS if spec.kubernetes else EMBEDDED_SECONDS,
     )
+    if spec.containerd:
+        await make_images(handle, lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
     address = None
     if spec.components:
         screen.say(f" {screen.glyph('wait')} starting the simulated cloud")
@@ -128,6 +150,26 @@ async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
     return 0
 
 
+def directory_of(handle: ClusterHandle) -> ClusterDirectory:
+    return ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)
+
+
+async def make_images(handle: ClusterHandle, progress: Callable[[str], None] = lambda _: None) -> None:
+    """Make the images for a cluster's machines, whose kubelets wait for them.
+
+    Raises Unavailable when there can be none; the cluster is stopped then.
+    """
+    from gpulab.kubernetes import images
+    from gpulab.kubernetes.machine import images_of
+
+    directory = directory_of(handle)
+    try:
+        await asyncio.to_thread(images.make, images_of(directory), progress)
+    except KubekitError:
+        await stop(handle.name, base=directory.base, keep_files=True)
+        raise
+
+
 def down(options: Namespace, screen: Console) -> int:
     if options.name == "":  # as of a variable that is not set: it must not end a cluster that was not named
         raise UsageError("'' names no cluster", where="gpuplane down", cure="gpuplane ls shows those there are")
@@ -148,7 +190,7 @@ async def cloud_address(handle: ClusterHandle) -> CloudAddress:
     """Return the address of a cluster's cloud once it answers. Raises NoAnswer."""
     from gpulab.cloud.client import answers  # late: most clusters have no cloud
 
-    directory = ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)
+    directory = directory_of(handle)
     try:
         async with asyncio.timeout(_CLOUD_SECONDS):
             while True:
@@ -203,6 +245,7 @@ def describe(handle: ClusterHandle, address: CloudAddress | None = None) -> dict
         "nodes": [{"name": node.name, "machine": node.machine} for node in handle.spec.nodes],
         "lightNodes": handle.spec.light_nodes,
         "kubernetes": handle.spec.kubernetes,
+        "kubelets": "real" if handle.spec.containerd else "simulated",
         "containers": None if mode is None else {"isolation": mode.isolation.value, "lacks": mode.lacks},
         "running": True,
     } | cloud
@@ -224,9 +267,14 @@ def next_commands(handle: ClusterHandle, address: CloudAddress | None = None) ->
     return [
         *exports(handle.kubeconfig),
         "kubectl get nodes",
-        "gpuplane install --wait",
+        f"gpuplane install {root_setting(handle.spec)}--wait",
         f"gpuplane down {handle.name}",
     ]
+
+
+def root_setting(spec: ClusterSpec) -> str:
+    """Return the option of `gpuplane install` by which operands find the simulated hardware; empty where / has it."""
+    return f"--set {MACHINE_ROOT} " if spec.containerd else ""
 
 
 def autoscaler_options(handle: ClusterHandle, address: CloudAddress) -> list[str]:
@@ -240,7 +288,7 @@ def _service_network(handle: ClusterHandle) -> str:
     """Return the network of the cluster's Services, which user data of today's images names."""
     from tinykube.controlplane import service_range  # late: it takes half a second
 
-    return service_range(ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)).network
+    return service_range(directory_of(handle)).network
 
 
 def node_specs(wanted: Sequence[str], *, default: bool) -> tuple[MachineSpec, ...]:

@@ -67,6 +67,7 @@ def add_commands(commands: Any) -> None:
         "they are built from their Go modules once, in minutes",
     )
     completed(release, "gpulab.up:releases")
+    _add_kubelet(up)
     up.add_argument(
         "--dry-run", action="store_true", help="with --kubernetes: print what would be built and started, and end"
     )
@@ -109,6 +110,7 @@ def add_commands(commands: Any) -> None:
         help="on Kubernetes' own API server, scheduler and controllers, such as 1.36; built once, in minutes",
     )
     completed(release, "gpulab.up:releases")
+    _add_kubelet(demo)
     demo.add_argument("--down", action="store_true", help="stop the cluster at the end")
     demo.set_defaults(command=lazy("gpulab.demo", "demo"))
     examples(
@@ -133,6 +135,16 @@ def add_commands(commands: Any) -> None:
         "gpuplane demo --cloud",
         "gpuplane demo --kubernetes 1.36",
         "gpuplane demo --down -q -o json",
+    )
+
+
+def _add_kubelet(parser: Any) -> None:
+    parser.add_argument(
+        "--kubelet",
+        choices=("auto", "real", "simulated"),
+        default="auto",
+        help="with --kubernetes: containerd and that release's kubelet on each machine, which needs root, or simulated "
+        "kubelets (default: real where this machine can have them)",
     )
 
 

@@ -8,7 +8,19 @@ import msgspec
 import pytest
 
 from gpulab.kubernetes import binaries
-from gpulab.kubernetes.preflight import BUILD_BYTES, BuildFacts, MissingSet, find_release, planned, require
+from gpulab.kubernetes.control_plane import MOST_MACHINES
+from gpulab.kubernetes.preflight import (
+    BUILD_BYTES,
+    MACHINE_BYTES,
+    BuildFacts,
+    MissingSet,
+    find_release,
+    has_containerd,
+    planned,
+    require,
+    require_room,
+    sets_of,
+)
 from gpulab.kubernetes.unavailable import Unavailable
 from gpulab.up import releases
 from gpuplane.cli.main import main
@@ -52,6 +64,40 @@ def test_the_plan_names_what_is_built_and_what_is_started() -> None:
     assert nothing == "build nothing: the programs are in /cache"
 
 
+@pytest.mark.parametrize(
+    ("kubelet", "why_not", "nodes", "real"),
+    [
+        ("auto", "", 1, True),
+        ("real", "", MOST_MACHINES, True),
+        ("simulated", "", 1, False),
+        ("auto", "a kubelet needs root", 1, False),
+        ("auto", "", 0, False),
+        ("real", "a kubelet needs root", 0, False),
+    ],
+)
+def test_kubelets_are_real_where_they_can_be_and_are_wanted(kubelet: str, why_not: str, nodes: int, real: bool) -> None:
+    assert has_containerd(kubelet, why_not, nodes) is real
+
+
+def test_a_real_kubelet_that_cannot_be_has_its_cure() -> None:
+    with pytest.raises(Unavailable, match="this machine can have no real kubelet") as problem:
+        has_containerd("real", "apt-get install runc", 1)
+    assert problem.value.cure == "apt-get install runc"
+    with pytest.raises(UsageError, match="21 machines are more than the 20"):
+        has_containerd("auto", "", MOST_MACHINES + 1)
+
+
+def test_machines_with_containerd_need_their_programs_and_room_for_their_images() -> None:
+    spec = ClusterSpec(nodes=(MachineSpec(name="a", machine="t4-ubuntu22"),) * 4, containerd=True)
+    assert sets_of(spec) == ("etcd", "kubernetes", "containerd", "kube-proxy")
+    assert sets_of(ClusterSpec()) == ("etcd", "kubernetes")
+    assert "start containerd and kubelet for a, a t4-ubuntu22" in planned(FACTS, spec)
+    require_room(Path("/home"), 4 * MACHINE_BYTES, spec)
+    require_room(Path("/home"), 0, ClusterSpec(nodes=spec.nodes))
+    with pytest.raises(Unavailable, match=r"1\.0 GiB are free, machines with containerd take 2\.0 GiB"):
+        require_room(Path("/home"), 1 << 30, spec)
+
+
 def run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     code = main(words)
     found = capsys.readouterr()
@@ -76,6 +122,7 @@ def test_a_dry_run_builds_and_starts_nothing(
         (("--kubernetes", "1.36", "--persist"), "etcd has all objects on disk"),
         (("--kubernetes", "1.36", "--cloud"), "the cloud is the embedded cluster's"),
         (("--dry-run",), "only a real Kubernetes is built"),
+        (("--kubernetes", "1.36", "--kubelet", "real", "--image", "a=python"), "containerd starts images, not"),
         (("--kubernetes", "1.35"), "Kubernetes '1.35' is unknown"),
     ],
 )

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.kubernetes import binaries
+from gpulab.kubernetes import binaries, images
 from gpulab.kubernetes.control_plane import ControlPlane
 from gpulab.kubernetes.node import KubernetesNode, wait_ready
 from gpulab.kubernetes.unavailable import Unavailable
 from kubekit.kube import Client
-from tests.support.realkube import images
 from tests.support.realkube.life import Life, live
 from tests.support.realkube.stories import StoryCluster, story_cluster
 
@@ -65,7 +64,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesNode
     try:
         plane.start(print)
         node.start(print)
-        images.provide(node, print)
+        images.make(directory / "images", print)
+        images.load(node, directory / "images")
         wait_ready(node)
         yield node
     except Unavailable as problem:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
 import pytest
 
 from gpulab.kubernetes import binaries
-from gpulab.kubernetes.control_plane import PARTS, SETS, PlaneState
-from gpulab.kubernetes.process import FOLDER
-from tests.support import find_kubectl
+from gpulab.kubernetes.control_plane import PARTS, SETS
 from tests.support.until import until
+from tests.support.user_home import NAME, UserHome, kill
 from tinykube.cluster import processes
 from tinykube.cluster.directory import RunningProcess
 from tinykube.cluster.supervisor import CONTROL_PLANE, SUPERVISOR
 
-NAME: Final = "real"
-COMMAND_S: Final = 400.0
 PATIENCE_S: Final = 240.0
 POD: Final = {
     "apiVersion": "v1",
@@ -35,64 +27,29 @@ POD: Final = {
         "containers": [{"name": "c", "image": "busybox", "command": ["sh", "-c", "echo up; sleep 100000"]}],
     },
 }
-T = TypeVar("T")
-
-
-class Home:
-    """A user's directory of clusters, with the cluster `NAME`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.cluster = path / "clusters" / NAME
-        self.environment = os.environ | {"GPUPLANE_HOME": str(path), "KUBECONFIG": str(path / f"{NAME}.kubeconfig")}
-
-    def gpuplane(self, *words: str, code: int = 0) -> str:
-        return self._run(sys.executable, "-m", "gpuplane", *words, code=code)
-
-    def kubectl(self, *words: str, sent: str = "", code: int | None = 0) -> str:
-        return self._run(str(find_kubectl.find()), *words, sent=sent, code=code)
-
-    def ready(self) -> set[str]:
-        """Return the nodes that are Ready; none while the API server is away."""
-        lines = self.kubectl("get", "nodes", "--no-headers", code=None).splitlines()
-        return {line.split()[0] for line in lines if " Ready " in line}
-
-    def parts(self) -> dict[str, RunningProcess]:
-        return self._read(self.cluster / FOLDER / "cluster.json", PlaneState).running
-
-    def process(self, name: str) -> RunningProcess:
-        return self._read(self.cluster / "run" / f"{name}.json", RunningProcess)
-
-    def left(self) -> set[int]:
-        return processes.family_of_directory(self.cluster)
-
-    def _read(self, path: Path, kind: type[T]) -> T:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-
-    def _run(self, *arguments: str, sent: str = "", code: int | None) -> str:
-        done = subprocess.run(
-            arguments,
-            env=self.environment,
-            input=sent or None,
-            stdin=None if sent else subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S,
-            check=False,
-        )
-        assert code in (None, done.returncode), f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UserHome]:
     """A cluster with one simulated machine and two light nodes, whose only pod runs."""
     if not all(map(binaries.built, SETS)):
         pytest.skip("Kubernetes is not built: make test-kubernetes builds it")
-    made = Home(tmp_path_factory.mktemp("u"))
-    words = ("--kubernetes", "1.36", "--name", NAME, "--node", "t4-ubuntu22", "--light-nodes", "2", "--detach")
+    made = UserHome(tmp_path_factory.mktemp("u"))
+    words = (
+        "--kubernetes",
+        "1.36",
+        "--name",
+        NAME,
+        "--node",
+        "t4-ubuntu22",
+        "--light-nodes",
+        "2",
+        "--detach",
+        "--kubelet",
+        "simulated",
+    )
     try:
-        assert f"cluster {NAME} of Kubernetes 1.36 answers on " in made.gpuplane("up", *words)
+        assert f"cluster {NAME} of Kubernetes 1.36 answers on " in made.up(*words)
         made.kubectl("create", "-f", "-", sent=json.dumps(POD))
         made.kubectl("wait", "--for=condition=Ready", "pod/one", "--timeout=240s")
         yield made
@@ -100,12 +57,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
         made.gpuplane("down", NAME, "-q")
 
 
-def kill(*running: RunningProcess) -> None:
-    for one in running:
-        processes.signal_(one, signal.SIGKILL)
-
-
-async def test_machines_and_light_nodes_work_with_the_real_control_plane(home: Home) -> None:
+async def test_machines_and_light_nodes_work_with_the_real_control_plane(home: UserHome) -> None:
     await until(lambda: home.ready() == {"sim-1", "light-0", "light-1"}, seconds=PATIENCE_S)
     assert binaries.version("kubernetes") in home.kubectl("version")
     assert home.kubectl("logs", "one") == "up\n"
@@ -115,7 +67,7 @@ async def test_machines_and_light_nodes_work_with_the_real_control_plane(home: H
 
 
 @pytest.mark.parametrize("name", [*PARTS, CONTROL_PLANE, SUPERVISOR])
-async def test_a_killed_process_is_started_again_and_the_pod_goes_on(home: Home, name: str) -> None:
+async def test_a_killed_process_is_started_again_and_the_pod_goes_on(home: UserHome, name: str) -> None:
     def running() -> RunningProcess:
         return home.parts()[name] if name in PARTS else home.process(name)
 
@@ -128,10 +80,22 @@ async def test_a_killed_process_is_started_again_and_the_pod_goes_on(home: Home,
         assert home.parts() == others, "it was not followed, but started again"
 
 
-async def test_down_ends_what_a_killed_half_has_left(tmp_path: Path, home: Home) -> None:
+async def test_down_ends_what_a_killed_half_has_left(tmp_path: Path, home: UserHome) -> None:
     """In another user's directory, so that the cluster above stays."""
-    other = Home(tmp_path)
-    other.gpuplane("up", "--kubernetes", "1.36", "--name", NAME, "--node", "t4-ubuntu22", "--detach", "-q")
+    other = UserHome(tmp_path)
+    other.gpuplane(
+        "up",
+        "--kubernetes",
+        "1.36",
+        "--name",
+        NAME,
+        "--node",
+        "t4-ubuntu22",
+        "--kubelet",
+        "simulated",
+        "--detach",
+        "-q",
+    )
     try:
         await until(lambda: other.ready() == {"sim-1"}, seconds=PATIENCE_S)
         kill(other.process(SUPERVISOR), other.process(CONTROL_PLANE), other.parts()["kube-apiserver"])
@@ -142,6 +106,6 @@ async def test_down_ends_what_a_killed_half_has_left(tmp_path: Path, home: Home)
     assert "sim-1" in home.ready()
 
 
-def test_a_cluster_is_started_once(home: Home) -> None:
+def test_a_cluster_is_started_once(home: UserHome) -> None:
     said = home.gpuplane("up", "--kubernetes", "1.36", "--name", NAME, "--detach", code=1)
     assert f"cluster {NAME} runs already" in said

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from gpulab.kubernetes import binaries
+from gpulab.kubernetes import binaries, node
 from gpulab.kubernetes.control_plane import SETS
 
 COMMAND_S: Final = 800.0
@@ -28,8 +28,12 @@ def home(tmp_path: Path) -> Iterator[dict[str, str]]:
     subprocess.run([sys.executable, "-m", "gpuplane", "down", "demo", "-q"], env=environment, check=True)
 
 
-def test_every_promise_of_the_demo_is_kept_there(home: dict[str, str]) -> None:
-    words = ("demo", "--kubernetes", "1.36", "-o", "json", "--progress", "plain", "--timeout", "240s")
+@pytest.mark.parametrize("kubelet", ["simulated", "real"])
+def test_every_promise_of_the_demo_is_kept_there(home: dict[str, str], kubelet: str) -> None:
+    if kubelet == "real" and (why := node.lacking()):
+        pytest.skip(f"no machine with a kubelet: {why}")
+    words = ("demo", "--kubernetes", "1.36", "--kubelet", kubelet, "-o", "json", "--progress", "plain")
+    words += ("--timeout", "240s")
     done = subprocess.run(
         [sys.executable, "-m", "gpuplane", *words],
         env=home,
@@ -40,7 +44,7 @@ def test_every_promise_of_the_demo_is_kept_there(home: dict[str, str]) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["cluster"]["kubernetes"] == "1.36"
+    assert (found["cluster"]["kubernetes"], found["cluster"]["kubelets"]) == ("1.36", kubelet)
     assert [promise["name"] for promise in found["promises"] if not promise["kept"]] == []
     assert found["vectorAdd"]["verdict"] == "Test PASSED"
     assert {pod["name"]: pod["refused"] for pod in found["shared"]["pods"]} == {"tune": 0, "serve": 0, "nb": 0, "ci": 1}

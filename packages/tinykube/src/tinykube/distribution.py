@@ -25,6 +25,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         check_machine: raises InvalidInput for a machine that no node can be.
         scheduler_config: returns the text of the scheduler's configuration for clusters that name no file.
         scheduler_mounts: Secrets that the scheduler reads as directories: directory -> (namespace, name).
+        release: frees what the cluster in a directory holds outside of it, once its processes have ended.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     check_machine: Callable[[str], object]
     scheduler_config: Callable[[], str] | None = None
     scheduler_mounts: Mapping[str, tuple[str, str]] = {}
+    release: Callable[[Path], None] | None = None
 
     def home(self) -> Path:
         """Return the directory of all clusters: what `home_variable` names, or ~/.NAME.

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Awaitable
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ from gpulab.demo.shares import LATE
 from gpulab.demo.story import Story
 from gpulab.demo.verdict import PASSED, Break, Measured, Promise, Sharing, VectorAddVerdict, is_held_to_its_part, judge
 from gpulab.distribution import GPUPLANE
+from gpulab.up import MACHINE_ROOT, directory_of, make_images
 from gpulab.watching import node_is_ready, watching
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
@@ -62,8 +64,7 @@ class Acts:
         self._client: Client | None = None
         self._follower: Follower | None = None
         self._watching: asyncio.Task[None] | None = None
-        # kube-scheduler asks no extender: the pod scheduler places shares there.
-        self._scheduler = names.SCHEDULER_NAME if spec.kubernetes else ""
+        self._way = shares.pod_way(spec)
         self.measured = Measured(healthy=tuple(node.name for node in spec.nodes if node.name != BROKEN))
 
     async def play(self) -> ClusterHandle:
@@ -142,6 +143,8 @@ class Acts:
 
     async def _up(self) -> ClusterHandle:
         handle = await up(self._spec, timeout=self._patience)
+        if self._spec.containerd:
+            await make_images(handle)
         self._client = Client.connect(handle.kubeconfig, user_agent="gpuplane-demo")
         self._opened.append(self._client)
         async with watching(self._client, Node) as nodes:
@@ -150,7 +153,8 @@ class Acts:
 
     async def _prepare(self, client: Client) -> None:
         began = self._story.clock()
-        for manifest in installation(admission="", pod_scheduler=bool(self._scheduler)):
+        settings = (MACHINE_ROOT,) if self._spec.containerd else ()
+        for manifest in installation(admission="", pod_scheduler=bool(self._way.scheduler), settings=settings):
             if manifest["kind"] == "Deployment":
                 manifest["spec"]["replicas"] = 1  # a second extender would only take time from the machines
             await apply(client, manifest)
@@ -201,9 +205,9 @@ class Acts:
 
     async def _share(self, client: Client, handle: ClusterHandle) -> None:
         await shares.offer_parts(client, SHARED)
-        await shares.start(client, SHARED, self._scheduler)
+        await shares.start(client, SHARED, self._way)
         for _ in range(MEASUREMENTS):
-            pods = await shares.measure(handle.directory / "nodes" / SHARED / "root")
+            pods = await shares.measure(*machine_place(handle, SHARED))
             self._measured(shared=Sharing(SHARED, pods))
             if all(map(is_held_to_its_part, pods)):
                 break
@@ -212,7 +216,7 @@ class Acts:
         self._story.lines += ["", *shares.picture(f"{SHARED}/0", memory, pods, self._screen)]
 
     async def _wait(self, client: Client) -> None:
-        await client.create(shares.pod_of(shares.LATE, SHARED, self._scheduler), namespace="default")
+        await client.create(shares.pod_of(shares.LATE, SHARED, self._way), namespace="default")
         name = shares.LATE.name
         async with watching(client, Pod, "default", fields=f"metadata.name={name}") as pods:
             await pods.until(lambda: any(map(is_unscheduled, pods.items())))
@@ -244,6 +248,16 @@ def broken_machine(handle: ClusterHandle) -> Faults:
 
 def is_unscheduled(pod: Pod) -> bool:
     return any(condition.type == "PodScheduled" and condition.status == "False" for condition in pod.status.conditions)
+
+
+def machine_place(handle: ClusterHandle, node: str) -> tuple[Path, tuple[str, ...]]:
+    """Return the root of a node's machine as its operands see it, and the command that enters its namespaces."""
+    if not handle.spec.containerd:
+        return handle.directory / "nodes" / node / "root", ()
+    from gpulab.kubernetes.machine import machine_of
+
+    machine = machine_of(directory_of(handle), node)
+    return Path(machine.host_root), machine.enter()
 
 
 def why_failed(node: GPUNode | None) -> str:

@@ -28,7 +28,7 @@ from gpulab.demo.story import REAL_TITLE, TITLE, Story, ending, stage_times, ver
 from gpulab.demo.verdict import Promise
 from gpulab.distribution import GPUPLANE
 from gpulab.exports import exports
-from gpulab.up import SYSTEM, build_programs, describe, node_specs, require_cloud
+from gpulab.up import SYSTEM, build_programs, describe, node_specs, require_cloud, with_kubelets
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.terminal import Console
 from kubekit.errors import UsageError
@@ -69,10 +69,10 @@ def _refuse() -> NoReturn:
 
 async def _tell(options: Namespace, screen: Console) -> int:
     cloud = options.cloud
-    release = _release(options, screen)
+    release = _release(options)
     if cloud:
         require_cloud()
-    began = time.monotonic()  # a build is no act
+    began = time.monotonic()
     title = REAL_TITLE.format(release=release) if release else TITLE
     story = Story(CLOUD_STEPS if cloud else STEPS, lambda: time.monotonic() - began, title)
     if NAME in clusters():
@@ -89,6 +89,10 @@ async def _tell(options: Namespace, screen: Console) -> int:
     else:
         nodes = node_specs(MACHINES, default=False)
         spec = ClusterSpec(name=NAME, nodes=nodes, persist=not release, kubernetes=release)
+        if release:
+            spec = with_kubelets(spec, options.kubelet, screen)
+            build_programs(spec, screen)
+            began = time.monotonic()  # a build is no act
         acts = Acts(spec, story, screen, patience_seconds=patience)
     try:
         async with Live(story, screen, options.progress):
@@ -120,17 +124,15 @@ async def _tell(options: Namespace, screen: Console) -> int:
     return 0 if kept else 1
 
 
-def _release(options: Namespace, screen: Console) -> str:
-    """Return the release of --kubernetes, whose programs are built by then; empty without it."""
+def _release(options: Namespace) -> str:
+    """Return the release of --kubernetes; empty without it. Raises UsageError."""
     if not options.kubernetes:
         return ""
     if options.cloud:
         raise UsageError("the cloud is the embedded cluster's", where="--cloud with --kubernetes", cure="leave out one")
     from gpulab.kubernetes.preflight import find_release
 
-    release = find_release(options.kubernetes)
-    build_programs(screen)
-    return release
+    return find_release(options.kubernetes)
 
 
 def _json(

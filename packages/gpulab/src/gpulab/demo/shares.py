@@ -23,6 +23,7 @@ from kubekit.api.quantity import whole
 from kubekit.errors import KubekitError
 from kubekit.kube import Client
 from simgpu import DEVICE_VARIABLE
+from tinykube.cluster import ClusterSpec
 
 UNITS_PER_GIB: Final = 4  # of vcuda-memory
 SECONDS: Final = 2.5  # that are measured
@@ -39,6 +40,24 @@ class Tenant(msgspec.Struct, frozen=True):
 
 TENANTS: Final = (Tenant("tune", 30, 5), Tenant("serve", 30, 4), Tenant("nb", 20, 3), Tenant("ci", 10, 2, asks=3))
 LATE: Final = Tenant("late", 20, 3)  # finds no room
+
+
+class PodWay(msgspec.Struct, frozen=True):
+    """The start of tenants on a cluster: an image, the path of its Python, the scheduler (empty for the cluster's)."""
+
+    image: str = "python:3.11"
+    python: str = sys.executable
+    scheduler: str = ""
+
+
+def pod_way(spec: ClusterSpec) -> PodWay:
+    """Return how the tenants start on such a cluster."""
+    if not spec.kubernetes:
+        return PodWay()
+    # kube-scheduler asks no extender: the pod scheduler places shares there.
+    if not spec.containerd:
+        return PodWay(scheduler=names.SCHEDULER_NAME)
+    return PodWay(names.IMAGE, "/usr/bin/python3.11", names.SCHEDULER_NAME)
 
 
 class Shared(msgspec.Struct, frozen=True, rename="camel"):
@@ -59,10 +78,10 @@ async def offer_parts(client: Client, node: str) -> None:
         await nodes.until(lambda: any(whole(n.status.allocatable.get(names.VCUDA_CORE, 0)) for n in nodes.items()))
 
 
-async def start(client: Client, node: str, scheduler: str = "") -> None:
+async def start(client: Client, node: str, way: PodWay) -> None:
     """Creates the tenants. Returns when all run and the node's GPUNode tells what is left."""
     for tenant in TENANTS:
-        await client.create(pod_of(tenant, node, scheduler), namespace="default")
+        await client.create(pod_of(tenant, node, way), namespace="default")
     wanted = {tenant.name for tenant in TENANTS}
     async with watching(client, Pod, "default") as pods:
         await pods.until(lambda: wanted <= {p.metadata.name for p in pods.items() if p.status.phase == "Running"})
@@ -71,13 +90,16 @@ async def start(client: Client, node: str, scheduler: str = "") -> None:
         await nodes.until(lambda: any(n.status.summary.free == left for n in nodes.items()))
 
 
-async def measure(root: Path) -> tuple[Shared, ...]:
-    """Measure the share of each tenant, in the order of `TENANTS`, on the machine whose files lie below `root`."""
+async def measure(root: Path, enter: Sequence[str] = ()) -> tuple[Shared, ...]:
+    """Measure the share of each tenant, in the order of `TENANTS`, on the machine whose files lie below `root`.
+
+    `enter` begins a command that runs in the machine's namespaces, where `root` is then looked for.
+    """
     words = ("-m", "gpuplane", "share", "top", "--host-root", str(root), "--interval", str(SECONDS), "-o", "json")
     # The machine's driver has its devices next to it, not where the user's shell says.
     env = {name: value for name, value in os.environ.items() if name != DEVICE_VARIABLE}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *words, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *enter, sys.executable, *words, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     output, errors = await process.communicate()
     if process.returncode:
@@ -100,22 +122,22 @@ def _shared(tenant: Tenant, row: dict[str, Any] | None) -> Shared:
     )
 
 
-def pod_of(tenant: Tenant, node: str, scheduler: str = "") -> dict[str, Any]:
-    """The tenant's pod, on that node and nowhere else; `scheduler` is empty for the cluster's own."""
+def pod_of(tenant: Tenant, node: str, way: PodWay) -> dict[str, Any]:
+    """The tenant's pod, on that node and nowhere else."""
     program = resources.files(__package__).joinpath("work.py").read_text()
     words = [str(tenant.memory - 1), *([str(tenant.asks)] if tenant.asks else [])]
     asked = {names.VCUDA_CORE: tenant.core, names.VCUDA_MEMORY: tenant.memory * UNITS_PER_GIB}
     container = {
         "name": "main",
-        "image": "python:3.11",
-        "command": [sys.executable, "-c", program, *words],
+        "image": way.image,
+        "command": [way.python, "-c", program, *words],
         "resources": {"limits": asked},
     }
     spec = {
         "nodeSelector": {"kubernetes.io/hostname": node},
         "terminationGracePeriodSeconds": 0,
         "containers": [container],
-    } | ({"schedulerName": scheduler} if scheduler else {})
+    } | ({"schedulerName": way.scheduler} if way.scheduler else {})
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": tenant.name}, "spec": spec}
 
 

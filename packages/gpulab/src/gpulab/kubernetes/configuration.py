@@ -12,6 +12,7 @@ KUBE_PROXY: Final = "/etc/kubernetes/kube-proxy.yaml"
 REGISTRIES: Final = "/etc/containerd/certs.d"
 CONTAINERD: Final = "/etc/containerd/config.toml"
 SOCKET: Final = "/run/containerd/containerd.sock"
+IMAGES_READY: Final = "/var/lib/containerd/images-ready"
 
 
 def files(name: str, address: str, cgroup: str, pod_network: str, registry: str) -> dict[str, str]:
@@ -30,7 +31,12 @@ def services(name: str, address: str) -> dict[str, list[str]]:
     """Return the command lines that process 1 keeps running, by name."""
     return {
         "containerd": ["containerd", f"--config={CONTAINERD}"],
+        # No pod shall start before the image of its sandbox is there.
         "kubelet": [
+            "sh",
+            "-c",
+            f'until [ -e {IMAGES_READY} ]; do sleep 0.1; done; exec "$@"',
+            "sh",
             "kubelet",
             f"--config={KUBELET}",
             "--kubeconfig=/etc/kubernetes/kubelet.conf",

@@ -18,6 +18,7 @@ import shutil
 import signal
 import socket
 import ssl
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -40,6 +41,8 @@ PARTS: Final = ("etcd", API_SERVER, "kube-controller-manager", "kube-scheduler")
 SETS: Final = ("etcd", "kubernetes")
 """The sets of programs of a control plane."""
 _PATIENCE_S: Final = 240.0
+MOST_MACHINES: Final = 20
+_POD_NETWORKS: Final = 244  # and those below, one for each machine
 _DAY_S: Final = 86400.0
 _POLL_S: Final = 0.05
 _PORTS: Final = range(20000, 30240)
@@ -67,7 +70,7 @@ class ControlPlane:
         pki: the directory of certificates, and `logs` that of logs, if they lie elsewhere.
         port: of the API server; 0 takes a free one.
         grace_seconds: how long a node may be silent; 0 for a day with fake nodes, else for Kubernetes' own.
-        tokens: a file of tokens, see `pki.tokens`.
+        tokens: a file of tokens, see `pki.write_tokens`.
     """
 
     def __init__(
@@ -113,9 +116,17 @@ class ControlPlane:
         return f"10.99.{self.state.network}.1"
 
     @property
-    def pod_network(self) -> str:
-        """The addresses of the machine's pods; clusters of one computer have different ones."""
-        return f"10.244.{self.state.network}.0/24"
+    def bridge(self) -> str:
+        """The interface of this machine in the network of the cluster's machines."""
+        return bridge_of(self.state.network)
+
+    def machine_address(self, number: int) -> str:
+        """Return the address of one of the cluster's machines, which count from 0."""
+        return f"10.99.{self.state.network}.{2 + number}"
+
+    def pod_network(self, number: int) -> str:
+        """Return the addresses of a machine's pods; clusters of one computer have different ones."""
+        return f"10.{_POD_NETWORKS - number}.{self.state.network}.0/24"
 
     def pid(self, part: str) -> int:
         return self.state.running[part].pid
@@ -187,6 +198,7 @@ class ControlPlane:
             if part in self.state.running:
                 self.kill(part)
         if not keep:
+            release_interfaces(self.bridge)
             shutil.rmtree(self.directory, ignore_errors=True)
 
     # -- flags -----------------------------------------------------------------------------------------------------
@@ -328,6 +340,18 @@ class ControlPlane:
         path = self.logs / f"{part}.log"
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
         return lines[-1] if lines else "it wrote nothing"
+
+
+def bridge_of(network: int) -> str:
+    """Return the interface of this machine in the network of a cluster's machines."""
+    return f"gpuplane{network}"
+
+
+def release_interfaces(bridge: str) -> None:
+    """Remove a cluster's bridge, and the interfaces of its machines that are left."""
+    for name in [path.name for path in Path("/sys/class/net").glob(f"{bridge}*")]:
+        if name.partition("-")[0] == bridge:
+            subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
 
 
 def spawn(arguments: list[str], log: Path, stdin: int | None = None) -> int:

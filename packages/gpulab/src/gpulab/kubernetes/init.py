@@ -51,6 +51,8 @@ def _network(config: dict[str, Any]) -> None:
     run("ip", "link", "set", config["interface"], "up")
     # kube-proxy turns the addresses of Services into those of pods, but not before there is a route to them.
     run("ip", "route", "add", config["services_network"], "via", config["gateway"])
+    for network, address in config["neighbours"].items():
+        run("ip", "route", "add", network, "via", address)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     socket.sethostname(config["name"])
 
@@ -60,17 +62,17 @@ def _network(config: dict[str, Any]) -> None:
 
 def _mount(config: dict[str, Any]) -> None:
     home = Path(config["directory"])
-    root = home / "root"
+    root = home / "overlay"
     run("mount", "--make-rprivate", "/")
-    for name in ("root", "work", "containerd", "kubelet"):
+    for name in ("overlay", "work", "containerd", "kubelet"):
         (home / name).mkdir(exist_ok=True)
-    layers = f"lowerdir=/,upperdir={home / 'machine' / 'root'},workdir={home / 'work'}"
+    layers = f"lowerdir=/,upperdir={home / 'root'},workdir={home / 'work'}"
     run("mount", "-t", "overlay", "-o", layers, "overlay", str(root))
     machine = root / MACHINE
     machine.mkdir(exist_ok=True)
     run("mount", "--bind", str(root), str(machine))  # before anything is mounted below: with the simulated proc and sys
-    for program in (home / "machine" / PROGRAMS).glob("usr/*bin/*"):
-        place = machine / program.relative_to(home / "machine" / PROGRAMS)
+    for program in (home / PROGRAMS).glob("usr/*bin/*"):
+        place = machine / program.relative_to(home / PROGRAMS)
         if place.exists():
             run("mount", "--bind", str(program), str(place))
     for name, source in (("var/lib/containerd", "containerd"), ("var/lib/kubelet", "kubelet")):

@@ -28,7 +28,11 @@ def take(directory: Path, claims: Path | None = None) -> int:
         in_use = set(known) | _of_interfaces()
         number = next((number for number in NUMBERS if number not in in_use), 0)
         if not number:
-            raise Terminal("every network 10.99.x.0/24 is taken", where=str(claims), cure="make kubernetes-down")
+            raise Terminal(
+                "every network 10.99.x.0/24 is taken",
+                where=str(claims),
+                cure="gpuplane ls lists clusters; gpuplane down NAME removes one",
+            )
         new = claims.with_suffix(".new")
         new.write_bytes(msgspec.json.encode({**known, number: str(directory)}))
         new.replace(claims)

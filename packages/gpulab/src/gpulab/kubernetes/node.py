@@ -1,9 +1,9 @@
 """A machine of a real cluster: containerd, kubelet and kube-proxy in namespaces of their own, over simulated hardware.
 
-The machine's directory, below the cluster's:
+The machine's directory:
 
-    machine/root/    the simulated machine (simgpu.machines), and every file that was written since: what an
-                     installation leaves can be seen here
+    root/    the simulated machine (simgpu.machines), and every file that was written since: what an installation leaves
+             can be seen here
     containerd/  kubelet/    their data
     init.json  init.log      process 1, see `init`
 
@@ -38,7 +38,10 @@ from simgpu.machines.configs import NVIDIA_RUNTIMES
 from tinykube.cluster import processes
 from tinykube.cluster.directory import RunningProcess
 
+_UNIFIED: Final = Path("/sys/fs/cgroup/unified")  # runc makes the cgroups of containers there too
 MACHINE: Final = "l4-ubuntu24"
+MACHINE_SETS: Final = ("containerd", "kube-proxy")
+"""The sets of programs of a machine, besides those of the control plane, which have its kubelet."""
 # What simulated machines carry as stand-ins and here would hide the real programs.
 STAND_INS: Final = (
     *("usr/bin/runc", "usr/bin/containerd", "usr/bin/crun", "usr/bin/conmon", "usr/bin/uname"),
@@ -74,16 +77,35 @@ def lacking() -> str:
 
 
 class KubernetesNode:
-    """A machine of `plane`; there is one a cluster. `start` returns at once, the Node becomes Ready in seconds."""
+    """A machine of `plane`. `start` returns at once; the Node becomes Ready in seconds, once its images are imported.
 
-    def __init__(self, plane: ControlPlane, name: str = "node-1", hardware: str = MACHINE) -> None:
+    Args:
+        hardware: a name of the simulator's machines.
+        number: which of the cluster's machines it is, from 0, of `machines`.
+        directory: its files; below the cluster's if None.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        name: str = "node-1",
+        hardware: str = MACHINE,
+        *,
+        number: int = 0,
+        machines: int = 1,
+        directory: Path | None = None,
+    ) -> None:
         self.plane = plane
         self.name = name
         self.hardware = hardware
-        self.directory = plane.directory / "machines" / name
-        self.address = f"10.99.{plane.state.network}.2"
-        self.interface = f"gpuplane{plane.state.network}"
-        self.cgroup = f"gpuplane-{plane.state.network}-{name}"
+        self.directory = directory or plane.directory / "machines" / name
+        self.address = plane.machine_address(number)
+        self.pod_network = plane.pod_network(number)
+        self.interface = f"{plane.bridge}-{number}"
+        self.cgroup = f"{cgroup_prefix(plane.state.network)}{name}"
+        self._neighbours = {
+            plane.pod_network(other): plane.machine_address(other) for other in range(machines) if other != number
+        }
         self._pid_file = self.directory / "init.pid"
 
     @property
@@ -99,7 +121,7 @@ class KubernetesNode:
     @property
     def root(self) -> Path:
         """The machine's own files: all that differ from those of this machine."""
-        return self.directory / "machine" / "root"
+        return self.directory / "root"
 
     # -- life ------------------------------------------------------------------------------------------------------
     def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
@@ -107,11 +129,11 @@ class KubernetesNode:
         why = lacking()
         if why:
             raise Unavailable("no machine with a kubelet here", where=self.name, cure=why)
-        if processes.alive(self._running()):
+        if processes.alive(self.running()):
             return
         programs = [binaries.build(name, progress) for name in ("containerd", "kubernetes", "kube-proxy")]
         hardware = machine(self.hardware)
-        build_node(self.directory / "machine", self.name, hardware)
+        build_node(self.directory, self.name, hardware)
         self._set_programs_apart()
         self._write_files()
         config = {
@@ -122,6 +144,7 @@ class KubernetesNode:
             "interface": "eth0",
             "gateway": self.plane.host_address,
             "services_network": SERVICES,
+            "neighbours": self._neighbours,
             "cpus": hardware.cpus,
             "boot_id": str(uuid.uuid4()),
             "cgroups": [str(place) for place in _cgroups(self.cgroup)],
@@ -133,7 +156,7 @@ class KubernetesNode:
     def _set_programs_apart(self) -> None:
         """Leave containerd and kubelet the real ones of the programs that the simulated machine ships, too."""
         for folder, names_in in SIMULATED_PROGRAMS.items():
-            apart = self.directory / "machine" / init.PROGRAMS / folder
+            apart = self.directory / init.PROGRAMS / folder
             apart.mkdir(parents=True, exist_ok=True)
             for name in names_in:
                 if (self.root / folder / name).exists():
@@ -141,7 +164,7 @@ class KubernetesNode:
 
     def stop(self) -> None:
         """As pulling the plug: every process of the machine is gone, its files stay."""
-        running = self._running()
+        running = self.running()
         if running.pid:
             processes.signal_(running, signal.SIGKILL)
             while processes.alive(running):
@@ -149,7 +172,7 @@ class KubernetesNode:
             processes.reap()
         self._pid_file.unlink(missing_ok=True)
         subprocess.run(["ip", "link", "delete", self.interface], capture_output=True, check=False)
-        _remove_cgroups(self.cgroup)
+        remove_cgroups(self.cgroup)
 
     def reboot(self) -> None:
         self.stop()
@@ -157,7 +180,7 @@ class KubernetesNode:
 
     def pid(self, service: str) -> int:
         """Of `containerd` or `kubelet`, as this machine sees it; 0 while it does not run."""
-        init = self._running().pid
+        init = self.running().pid
         for child in Path(f"/proc/{init}/task/{init}/children").read_text().split():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
                 if Path(f"/proc/{child}/comm").read_text().strip() == service:
@@ -173,11 +196,13 @@ class KubernetesNode:
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command on the machine, as its root."""
-        inside = ("nsenter", f"--target={self._running().pid}", "--mount", "--pid", "--net", "--uts", "--ipc", "--root")
         environment = {**os.environ, "PATH": f"{init.PROGRAM_PATH}:/usr/sbin:/usr/bin:/sbin:/bin"}
-        return subprocess.run(
-            [*inside, "--wd=/", *arguments], capture_output=True, text=True, check=check, env=environment
-        )
+        return subprocess.run([*self.enter(), *arguments], capture_output=True, text=True, check=check, env=environment)
+
+    def enter(self) -> tuple[str, ...]:
+        """Return the beginning of a command that runs in the machine's namespaces."""
+        namespaces = ("--mount", "--pid", "--net", "--uts", "--ipc", "--root", "--wd=/")
+        return ("nsenter", f"--target={self.running().pid}", *namespaces)
 
     def reach(self, address: str) -> None:
         """Have this computer's processes reach a Service's address through the machine, as another node would."""
@@ -192,13 +217,15 @@ class KubernetesNode:
         finally:
             place.unlink()
 
-    # -- inside ----------------------------------------------------------------------------------------------------
-    def _running(self) -> RunningProcess:
+    def running(self) -> RunningProcess:
+        """Return the machine's process 1, which may have ended; pid 0 before its first start."""
         try:
             pid, started = map(int, self._pid_file.read_text().split())
         except FileNotFoundError:
             return RunningProcess(0, -1)
         return RunningProcess(pid, started)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _start_init(self) -> None:
         """Process 1 waits at its standard input until it has a network."""
@@ -221,11 +248,11 @@ class KubernetesNode:
         os.close(read)
         pid = _only_child(parent)
         self._pid_file.write_text(f"{pid} {processes.started(pid)}")
+        _make_bridge(self.plane.bridge, f"{self.plane.host_address}/24")
         for arguments in (
             ("link", "add", self.interface, "type", "veth", "peer", "name", "eth0", "netns", str(pid)),
-            ("address", "add", f"{self.plane.host_address}/24", "dev", self.interface),
-            ("link", "set", self.interface, "up"),
-            ("route", "add", self.plane.pod_network, "via", self.address),
+            ("link", "set", self.interface, "master", self.plane.bridge, "up"),
+            ("route", "replace", self.pod_network, "via", self.address, "dev", self.plane.bridge),
         ):
             subprocess.run(["ip", *arguments], check=True, capture_output=True)
         os.write(write, b"go\n")
@@ -234,12 +261,13 @@ class KubernetesNode:
     def _write_files(self) -> None:
         for name in STAND_INS:
             (self.root / name).unlink(missing_ok=True)
-        pki.client(self.plane.pki, "kubelet", f"system:node:{self.name}", "system:nodes")
-        pki.client(self.plane.pki, "kube-proxy", "system:kube-proxy")
+        kubelet, proxy = f"node-{self.name}", f"kube-proxy-{self.name}"
+        pki.client(self.plane.pki, kubelet, f"system:node:{self.name}", "system:nodes")
+        pki.client(self.plane.pki, proxy, "system:kube-proxy")
         api = f"https://{self.plane.host_address}:{self.plane.state.ports['kube-apiserver']}"
-        files = configuration.files(self.name, self.address, self.cgroup, self.plane.pod_network, self.registry) | {
-            "etc/kubernetes/kubelet.conf": pki.kubeconfig(self.plane.pki, "kubelet", api).read_text(),
-            "etc/kubernetes/kube-proxy.conf": pki.kubeconfig(self.plane.pki, "kube-proxy", api).read_text(),
+        files = configuration.files(self.name, self.address, self.cgroup, self.pod_network, self.registry) | {
+            "etc/kubernetes/kubelet.conf": pki.kubeconfig(self.plane.pki, kubelet, api).read_text(),
+            "etc/kubernetes/kube-proxy.conf": pki.kubeconfig(self.plane.pki, proxy, api).read_text(),
             "etc/kubernetes/ca.crt": (self.plane.pki / "ca.crt").read_text(),
         }
         for name, text in files.items():
@@ -267,6 +295,16 @@ def wait_ready(node: KubernetesNode, patience_s: float = 240.0) -> None:
         raise NoAnswer(f"{node.name} is not Ready: {last[0]}", where=str(log)) from late
 
 
+def _make_bridge(name: str, address: str) -> None:
+    """Make the interface by which this machine reaches those of a cluster; other machines may do so at this moment."""
+    for arguments in (
+        ("link", "add", name, "type", "bridge"),
+        ("address", "replace", address, "dev", name),
+        ("link", "set", name, "up"),
+    ):
+        subprocess.run(["ip", *arguments], check=arguments[:2] != ("link", "add"), capture_output=True)
+
+
 def _only_child(parent: int) -> int:
     children = Path(f"/proc/{parent}/task/{parent}/children")
     while not (found := children.read_text().split()):
@@ -282,8 +320,20 @@ def _cgroups(name: str) -> list[Path]:
     return [place / name for place in base.iterdir() if (place / "cgroup.procs").exists() and place.name != "unified"]
 
 
-def _remove_cgroups(name: str) -> None:
-    for top in _cgroups(name):
+def cgroup_prefix(network: int) -> str:
+    """Return the beginning of the names of a cluster's cgroups."""
+    return f"gpuplane-{network}-"
+
+
+def cgroups_of(network: int) -> set[str]:
+    """Return the names of the cgroups of a cluster's machines that there are."""
+    places = (path for top in (*_cgroups(""), _UNIFIED) for path in top.glob(f"{cgroup_prefix(network)}*"))
+    return {path.name for path in places}
+
+
+def remove_cgroups(name: str) -> None:
+    """Remove a machine's cgroups; those of its pods lie below."""
+    for top in (*_cgroups(name), _UNIFIED / name):
         for directory, _, _ in os.walk(top, topdown=False):
             for _ in range(50):
                 try:

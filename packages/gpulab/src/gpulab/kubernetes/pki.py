@@ -28,6 +28,7 @@ CLIENTS: Final = {
     "kube-scheduler": ("system:kube-scheduler", ""),
     KUBELETS_CALLER: (KUBELETS_CALLER, "system:masters"),
 }
+TOKENS: Final = "tokens.csv"
 SERVICE_ADDRESS: Final = "10.96.0.1"
 
 
@@ -109,17 +110,15 @@ def kubeconfig(directory: Path, name: str, server: str) -> Path:
     return path
 
 
-def tokens(directory: Path, known: Tokens) -> Path:
-    """Write the API server's file of tokens, for a cluster's administrator, nodes and processes; returns its path.
+def write_tokens(directory: Path, known: Tokens) -> None:
+    """Write the API server's file of tokens, for a cluster's administrator, nodes and processes.
 
     Format: Kubernetes' documentation, "Static token file": token, user, uid, groups.
     """
     masters, nodes = "system:masters", "system:nodes"
     rows = [(known.admin, "kubernetes-admin", masters), (known.light_nodes, "light-nodes", masters)]
     rows += [(token, f"system:node:{name}", nodes) for name, token in known.nodes.items()]
-    path = directory / "tokens.csv"
-    _write(path, "".join(f'{token},{user},{user},"{group}"\n' for token, user, group in rows).encode())
-    return path
+    _write(directory / TOKENS, "".join(f'{token},{user},{user},"{group}"\n' for token, user, group in rows).encode())
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -13,11 +13,14 @@ from typing import Final
 import msgspec
 
 from gpulab.kubernetes import binaries, go
-from gpulab.kubernetes.control_plane import PARTS, SETS
+from gpulab.kubernetes.control_plane import MOST_MACHINES, PARTS, SETS
+from gpulab.kubernetes.node import MACHINE_SETS
 from gpulab.kubernetes.unavailable import Unavailable
 from kubekit.errors import UsageError
 from tinykube.cluster import ClusterSpec
 
+KUBELETS: Final = ("auto", "real", "simulated")
+MACHINE_BYTES: Final = 1 << 29  # containerd's store with the images
 BUILD_BYTES: Final = 5 << 30  # Go's caches of modules and of packages, and the programs
 
 
@@ -49,7 +52,31 @@ class BuildFacts(msgspec.Struct, frozen=True):
     go: str
 
 
-def look(names: Sequence[str] = SETS) -> BuildFacts:
+def sets_of(spec: ClusterSpec) -> tuple[str, ...]:
+    """Return the sets of programs that a cluster needs. Pure."""
+    return (*SETS, *MACHINE_SETS) if spec.containerd else SETS
+
+
+def has_containerd(kubelet: str, why_not: str, nodes: int) -> bool:
+    """Return whether a cluster's machines have containerd and the release's kubelet. Pure.
+
+    Args:
+        kubelet: of KUBELETS.
+        why_not: the cure where this machine can have none, else empty.
+
+    Raises Unavailable for `real` where there can be none, UsageError for more machines than a cluster has networks.
+    """
+    if kubelet == "simulated" or not nodes or (kubelet == "auto" and why_not):
+        return False
+    if why_not:
+        raise Unavailable("this machine can have no real kubelet", where="--kubelet real", cure=why_not)
+    if nodes > MOST_MACHINES:
+        what = f"{nodes} machines are more than the {MOST_MACHINES} that a cluster of real kubelets can have"
+        raise UsageError(what, where="--node", cure="--kubelet simulated, or --light-nodes")
+    return True
+
+
+def look(names: Sequence[str]) -> BuildFacts:
     """Read the facts for building these sets of programs."""
     missing = tuple(
         MissingSet(name, binaries.version(name), tuple(binaries.SETS[name].programs.values()))
@@ -57,8 +84,7 @@ def look(names: Sequence[str] = SETS) -> BuildFacts:
         if not binaries.built(name)
     )
     cache = binaries.cache()
-    there = next(place for place in (cache, *cache.parents) if place.exists())
-    return BuildFacts(missing, cache, shutil.disk_usage(there).free, go.on_path() or go.packaged(cache.with_name("go")))
+    return BuildFacts(missing, cache, free_bytes(cache), go.on_path() or go.packaged(cache.with_name("go")))
 
 
 def require(facts: BuildFacts) -> None:
@@ -69,6 +95,22 @@ def require(facts: BuildFacts) -> None:
             where=str(facts.cache),
             cure=binaries.FULL,
         )
+
+
+def require_room(home: Path, free_bytes: int, spec: ClusterSpec) -> None:
+    """Raise Unavailable where the images of a cluster's machines do not fit on the disk of its directory. Pure."""
+    needed = MACHINE_BYTES * len(spec.nodes) if spec.containerd else 0
+    if free_bytes < needed:
+        raise Unavailable(
+            f"{free_bytes / 2**30:.1f} GiB are free, machines with containerd take {needed / 2**30:.1f} GiB",
+            where=str(home),
+            cure="free some space, or --kubelet simulated",
+        )
+
+
+def free_bytes(place: Path) -> int:
+    """Return the free bytes of the disk that a directory is on, or will be."""
+    return shutil.disk_usage(next(one for one in (place, *place.parents) if one.exists())).free
 
 
 def planned(facts: BuildFacts, spec: ClusterSpec) -> Iterator[str]:
@@ -82,7 +124,8 @@ def planned(facts: BuildFacts, spec: ClusterSpec) -> Iterator[str]:
         yield f"build nothing: the programs are in {facts.cache}"
     for part in PARTS:
         yield f"start {part}"
+    kind = "containerd and kubelet" if spec.containerd else "a simulated kubelet"
     for node in spec.nodes:
-        yield f"start a simulated kubelet for {node.name}, a {node.machine}"
+        yield f"start {kind} for {node.name}, a {node.machine}"
     if spec.light_nodes:
         yield f"start {spec.light_nodes} light nodes"

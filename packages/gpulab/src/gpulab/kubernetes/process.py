@@ -38,7 +38,8 @@ def plane_of(directory: ClusterDirectory) -> ControlPlane:
         # A restarted server must be where its clients look for it; only the first start may choose.
         port=known.port if known is not None else spec.port,
         grace_seconds=spec.grace_seconds,
-        tokens=pki.tokens(directory.pki, directory.tokens()),
+        fake_nodes=not spec.containerd,
+        tokens=directory.pki / pki.TOKENS,
     )
 
 
@@ -46,6 +47,7 @@ async def run_control_plane(directory: ClusterDirectory) -> None:
     """Serve until cancelled. Raises Terminal with the last line of the process that does not start."""
     plane = plane_of(directory)
     try:
+        pki.write_tokens(directory.pki, directory.tokens())
         plane.move_ports()
         plane.write_files()
         for part in PARTS:

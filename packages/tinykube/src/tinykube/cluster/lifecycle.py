@@ -73,8 +73,8 @@ async def up(
 
 
 async def _containers(spec: ClusterSpec) -> IsolationMode | None:
-    """Return how the cluster's nodes start containers; None without nodes."""
-    return await asyncio.to_thread(find_mode) if spec.nodes else None
+    """Return how the kubelets of tinykube start containers; None where there are none."""
+    return await asyncio.to_thread(find_mode) if spec.nodes and not spec.containerd else None
 
 
 def _lock(directory: ClusterDirectory, progress: Progress) -> AbstractAsyncContextManager[None]:
@@ -256,6 +256,8 @@ async def down(
             _require(directory)  # another `down` may have been first
             progress("stopping")
             await _end(directory)
+            if distribution.release is not None:
+                await asyncio.to_thread(distribution.release, directory.path)
             directory.kubeconfig.unlink(missing_ok=True)
             if not keep_files:
                 progress("removing its files")

@@ -30,7 +30,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     `persist` keeps objects on disk, so that a killed API server loses nothing. `scheduler_config` is the absolute path
     of a KubeSchedulerConfiguration or Policy (extenders), empty for that of the distribution. `components` are further
     processes of the distribution, by component, with settings that only the component reads. `kubernetes` is the
-    release whose own programs are the control plane, such as `1.36`; empty for the embedded one.
+    release whose own programs are the control plane, such as `1.36`; empty for the embedded one. `containerd`: nodes
+    are machines with containerd and that release's kubelet, as root.
     """
 
     name: str = "tinykube"
@@ -43,6 +44,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     images: dict[str, str] = {}
     components: dict[str, dict[str, Any]] = {}
     kubernetes: str = ""
+    containerd: bool = False
 
     @property
     def renew_seconds(self) -> float:
