@@ -75,6 +75,8 @@ MOVE_ANNOTATION: Final = "gpuplane.dev/move"  # on a pod that is to be moved: wh
 MOVED_ANNOTATION: Final = "gpuplane.dev/moved-at"
 
 # -- queues --------------------------------------------------------------------------------------------------------
+# On a pod, written by its Binding where there are queues: the LocalQueue that its label named then; empty for none.
+BOUND_QUEUE_ANNOTATION: Final = "gpuplane.dev/bound-queue"
 KUEUE_QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"  # on a pod: the LocalQueue of Kueue that it belongs to
 
 # -- shares --------------------------------------------------------------------------------------------------------

@@ -90,3 +90,6 @@ async def test_a_running_pod_stays_in_its_queue_when_its_label_changes(cluster: 
         await cluster.pod(pod_in("a", "more"))
         assert "queue a/main of a: a holds 2 GPUs" in await refused(cluster, "more")
         running.well()
+    async with extender(cluster.client, scheduler_name="gpuplane") as running:  # the next leader
+        await cluster.pod(pod_in("a", "still-more"))
+        assert "queue a/main of a: a holds 2 GPUs" in await refused(cluster, "still-more")

@@ -17,6 +17,7 @@ from tests.support.scheduled_pods import ours
 from tinykube.apiserver.hooks import User
 
 ORDER = {names.MOVE_ANNOTATION: '{"node":"n2","until":"2030-01-01T00:00:00Z"}'}
+QUEUE = {names.BOUND_QUEUE_ANNOTATION: "main"}
 RECORD = {names.MOVED_ANNOTATION: "2026-01-01T00:00:00Z"}
 PODS = Pod.RESOURCE.path("default", "p")
 USER = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io"}
@@ -66,14 +67,29 @@ async def test_a_tenant_orders_no_move_and_records_none(
             await tenant.create(made, resource=Pod.RESOURCE)
 
 
-async def test_a_tenant_binds_no_pod_as_moved(cluster: World, scheduler: Client) -> None:
+@pytest.mark.parametrize("annotations", [RECORD, QUEUE])
+async def test_a_tenant_binds_no_pod_as_moved_or_in_a_queue(
+    cluster: World, scheduler: Client, annotations: dict[str, str]
+) -> None:
     await cluster.node("n1", 1)
     await cluster.pod(ours(gpu_pod("p", (60, 10))))
-    binding = {"metadata": {"name": "p", "annotations": RECORD}, "target": {"kind": "Node", "name": "n1"}}
+    binding = {"metadata": {"name": "p", "annotations": annotations}, "target": {"kind": "Node", "name": "n1"}}
     async with user(cluster, "tenant") as tenant:
-        with pytest.raises(Forbidden, match="the scheduler writes it"):
+        with pytest.raises(Forbidden, match="the scheduler writes them"):
             await tenant.request("POST", f"{PODS}/binding", None, binding)
     await scheduler.request("POST", f"{PODS}/binding", None, binding)
+
+
+@pytest.mark.parametrize("subresource", ["", "status"])
+async def test_a_tenant_moves_no_pod_to_another_queue(cluster: World, scheduler: Client, subresource: str) -> None:
+    """A pod that is created with the annotation, such as a copy of another one, gets that of its own Binding."""
+    made = ours(gpu_pod("p", (60, 10)))
+    made["metadata"]["annotations"] = dict(QUEUE)
+    async with user(cluster, "tenant") as tenant:
+        await tenant.create(made, resource=Pod.RESOURCE)
+        for value in ("other", None):
+            with pytest.raises(Forbidden, match="gpuplane-moves"):
+                await annotate(tenant, {names.BOUND_QUEUE_ANNOTATION: value}, subresource)
 
 
 async def test_who_may_change_nodes_orders_a_move_and_takes_it_back(cluster: World, scheduler: Client) -> None:

@@ -190,7 +190,8 @@ class GangScheduler:
         if len(listed) > 1:
             marks = {names.GANG_ROUND_ANNOTATION: round_text([place.pod.metadata.uid for place in listed])}
         for place in listed:
-            reservation = self._binder.reserve(place.pod, place.node, self._filtering, ReservationEvent.BIND, marks)
+            said = marks | self._model.fair.mark(place.pod.info)
+            reservation = self._binder.reserve(place.pod, place.node, self._filtering, ReservationEvent.BIND, said)
             reserved.append((place, reservation))
             assert place.pod.info is not None
             self._before.reserve(place.pod.info, place.node)

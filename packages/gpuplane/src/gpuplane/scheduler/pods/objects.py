@@ -17,6 +17,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.scheduler.gangs.gang import DeclaredGang, declared_gang, round_of
 from gpuplane.scheduler.pods.movable import MoveOrder, controller_of, order_of, stays
+from gpuplane.scheduler.queues.fair import with_local_queue
 from gpuplane.scheduler.transforms import CachedNode, CachedPod, transform_any_pod, transform_node
 from gpuplane.sharing import Request, host_request, kind_of, request_of
 from gpuplane.sharing.unsupported import unsupported
@@ -86,6 +87,8 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
                 info = shared_parts(compile_pod(data))
             except (InvalidInput, KeyError, TypeError, AttributeError, ValueError) as error:
                 log.warning("pod cannot be read pod=%s/%s: %s", raw.metadata.namespace, raw.metadata.name, error)
+        if bound and info is not None and names.BOUND_QUEUE_ANNOTATION in pod.metadata.annotations:
+            info = with_local_queue(info, pod.metadata.annotations[names.BOUND_QUEUE_ANNOTATION])
         gang, wrong = _gang(meta, raw.spec) if ours or bound else (None, "")
         if ours:
             trouble = unsupported(meta, raw.spec) or _invalid(pod, info) or wrong

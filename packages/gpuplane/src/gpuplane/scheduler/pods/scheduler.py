@@ -242,7 +242,7 @@ class PodScheduler:
         if pod.gang is not None and not pod.trouble and self.gangs.schedule(entry, pod):
             self.counts.decided(time.perf_counter() - began)
             return False
-        marks = self.mover.record(pod)
+        marks = self.mover.record(pod) | self.model.fair.mark(pod.info)
         if (placed := self.mover.place(pod)) is not None:
             pod, node = placed
             decision = Decision(node)

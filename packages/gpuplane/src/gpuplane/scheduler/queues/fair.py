@@ -182,6 +182,12 @@ class FairQueues:
         """Return the queue of a pod; OUTSIDE for none."""
         return self.tree.of(info.namespace, info.labels.get(names.KUEUE_QUEUE_LABEL, ""))
 
+    def mark(self, info: PodInfo | None) -> dict[str, str]:
+        """Return the annotation of a pod's Binding by which later leaders know its queue, whatever its label says."""
+        if not self.tree or info is None:
+            return {}
+        return {names.BOUND_QUEUE_ANNOTATION: info.labels.get(names.KUEUE_QUEUE_LABEL, "")}
+
     def amounts(self, info: PodInfo) -> Amounts:
         """Return what a pod counts: on its node, or the most that it may count while it waits."""
         request = self._request_of(info.key)
@@ -294,10 +300,15 @@ def in_queue_of(info: PodInfo, placed: PodInfo) -> PodInfo:
 
     Its tenant may change the label while it runs, and could fill a queue again and again.
     """
+    return with_local_queue(info, placed.labels.get(names.KUEUE_QUEUE_LABEL, ""))
+
+
+def with_local_queue(info: PodInfo, local_queue: str) -> PodInfo:
+    """Return the pod with a label that names the local queue; without that label if it is empty."""
     name = names.KUEUE_QUEUE_LABEL
-    if info.labels.get(name) == placed.labels.get(name):
+    if info.labels.get(name, "") == local_queue:
         return info
     labels = {key: value for key, value in info.labels.items() if key != name}
-    if name in placed.labels:
-        labels[name] = placed.labels[name]
+    if local_queue:
+        labels[name] = local_queue
     return msgspec.structs.replace(info, labels=labels)
