@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +21,17 @@ from gpuplane.api.pluginconfig import load as load_plugin_config
 from gpuplane.api.upgrade import upgrade_record
 from gpuplane.discovery.sources.custom import parse as parse_rules
 from gpuplane.exporter.choice import parse as parse_fields
+from gpuplane.limits import GpuLimit, Limits, Owner, ShareStore
+from gpuplane.limits.decide import EscapeState, decide
+from gpuplane.limits.facts import Observation
 from gpuplane.scheduler import wire
+from gpuplane.scheduler.gangs.gang import round_of
+from gpuplane.scheduler.pods.movable import move_times, order_of
 from gpuplane.scheduler.quota import parse_quotas, parse_settings
-from kubekit.api.core import Node
+from gpuplane.sharing.assignment import of_pod
+from kubekit.api.core import Container, Node, Pod, PodSpec, Resources
 from kubekit.api.meta import ObjectMeta
+from kubekit.cel import CelError, CelProgram, CelSyntaxError
 from kubekit.documents import decode_json
 from kubekit.errors import KubekitError
 from kubekit.kube.server_certificates import CertificatePlan, read, why_renew
@@ -62,7 +70,46 @@ def _certificates(data: bytes) -> str:
     return why_renew(read(dict.fromkeys(("ca.crt", "tls.crt", "tls.key", "ca.key"), data)), PLAN, NOW)
 
 
+def _cel(text: str) -> None:
+    """As a selector of a tenant's resource claim is read."""
+    device = {"driver": "gpu.example.com", "attributes": {"d": {"model": "T4", "index": 0}}, "capacity": {"d": {}}}
+    with contextlib.suppress(CelSyntaxError, CelError):
+        CelProgram(text, ("device",))({"device": device})
+
+
+def _pod_annotations(data: bytes) -> None:
+    said = decode_json(data, dict[str, str])
+    limits = {names.VCUDA_CORE: "30", names.VCUDA_MEMORY: "20"}
+    container = Container(name="main", resources=Resources(limits=limits))
+    pod = Pod(
+        metadata=ObjectMeta(name="p", namespace="ml", annotations=said),
+        spec=PodSpec(node_name="n", containers=(container,)),
+    )
+    round_of(said)
+    order_of(said)
+    move_times(said.get(names.MOVED_ANNOTATION, ""))
+    of_pod(pod)
+
+
+def _usage_page(data: bytes) -> None:
+    """As the agent of a node reads the page that a container writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = ShareStore(Path(folder))
+        place = store.write("x", Limits((GpuLimit(uuid="GPU-0", core=30, memory_bytes=1 << 30),)), Owner(name="a"))
+        (place / "usage").write_bytes(data)
+        decide(EscapeState(), Observation(at_ns=0, shares=store.all()))
+        store.mend()
+        _, plan = decide(EscapeState(), Observation(at_ns=1, shares=store.all()))
+        for correction in plan.corrections:
+            store.correct(correction)
+        for freed in plan.freed:
+            store.free(freed)
+        store.vacate("x")
+        assert store.read("x").slots == ()
+
+
 TARGETS: Final[dict[str, Target]] = {
+    "cel": _text(_cel),
     "certificates": _certificates,
     "check": _text(check_text),
     "exporter-fields": _text(parse_fields),
@@ -70,11 +117,13 @@ TARGETS: Final[dict[str, Target]] = {
     "feature-rules": lambda data: parse_rules(data, "f"),
     "json": decode_json,
     "plugin-config": load_plugin_config,
+    "pod-annotations": _pod_annotations,
     "quotas": _text(parse_quotas),
     "quota-settings": _text(parse_settings),
     "review": _review,
     "scheduler-config": parse_scheduler_config,
     "upgrade-record": _text(_upgrade),
+    "usage-page": _usage_page,
     "yaml": load_all_yaml,
 }
 
