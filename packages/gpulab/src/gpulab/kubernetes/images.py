@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tinykube.cluster import processes
 BUSYBOX: Final = "localhost/busybox:1"
 BUILDER: Final = Path(__file__).parents[5] / "deploy/image/machine_images.py"
 _INDEX: Final = "index.json"
+_STEP: Final = "image: "  # a line of the builder that says what it begins
 _POLL_S: Final = 0.05
 
 
@@ -45,11 +47,19 @@ def make(folder: Path, progress: Callable[[str], None] = lambda _: None) -> None
         raise Unavailable("there is nothing to make images with", where=str(BUILDER), cure=cure)
     progress("making images")
     command = [sys.executable, str(BUILDER), str(folder), names.IMAGE, PAUSE_IMAGE, BUSYBOX]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise Unavailable(f"images cannot be made: {last}", where=str(BUILDER))
-    made = [msgspec.json.decode(line, type=ImageArchive) for line in done.stdout.splitlines()]
+    last = "no reason given"
+    with (
+        tempfile.TemporaryFile("w+") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True) as builder,
+    ):
+        for line in builder.stderr or ():
+            last = line.strip() or last
+            if line.startswith(_STEP):
+                progress(last.removeprefix(_STEP))
+        if builder.wait():
+            raise Unavailable(f"images cannot be made: {last}", where=str(BUILDER))
+        output.seek(0)
+        made = [msgspec.json.decode(line, type=ImageArchive) for line in output]
     new = folder / f".{_INDEX}"
     new.write_bytes(msgspec.json.encode(made))
     new.replace(folder / _INDEX)
