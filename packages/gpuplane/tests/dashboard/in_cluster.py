@@ -41,6 +41,7 @@ class InCluster(NamedTuple):
     port: int
     process: asyncio.subprocess.Process
     log: list[str]
+    address: str = "127.0.0.1"
 
     async def get(self, path: str, token: str = "", headers: Mapping[str, str] | None = None) -> Answer:
         """One GET, with a token as `gpuplane dashboard` passes it on."""
@@ -51,9 +52,9 @@ class InCluster(NamedTuple):
         """One request on a connection of its own; the certificate is not verified, as by the API server's proxy."""
 
         def asked() -> Answer:
-            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE, context=unverified())
+            connection = http.client.HTTPSConnection(self.address, self.port, timeout=PATIENCE, context=unverified())
             with contextlib.closing(connection):
-                sent = {"Host": f"127.0.0.1:{self.port}", **(headers or {})}
+                sent = {"Host": f"{self.address}:{self.port}", **(headers or {})}
                 connection.request(method, path, body or None, sent)
                 answer = connection.getresponse()
                 return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
@@ -70,9 +71,9 @@ class InCluster(NamedTuple):
     @contextlib.asynccontextmanager
     async def stream(self, token: str, after: int) -> AsyncIterator[asyncio.StreamReader]:
         """The changes after a number, for the block."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=unverified(), limit=1 << 22)
+        reader, writer = await asyncio.open_connection(self.address, self.port, ssl=unverified(), limit=1 << 22)
         try:
-            head = f"GET /api/changes?after={after} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+            head = f"GET /api/changes?after={after} HTTP/1.1\r\nHost: {self.address}:{self.port}\r\n"
             writer.write(f"{head}{names.DASHBOARD_TOKEN_HEADER}: Bearer {token}\r\n\r\n".encode())
             async with asyncio.timeout(PATIENCE):
                 assert b"200" in await reader.readline()
@@ -96,10 +97,17 @@ async def in_cluster(world: World, folder: Path, *arguments: str) -> AsyncIterat
     await install_rights(world)
     config = folder / "dashboard-account"
     config.write_text(world.kubeconfig("dashboard-account"))
+    async with dashboard_process(config, *arguments) as started:
+        yield started
+
+
+@contextlib.asynccontextmanager
+async def dashboard_process(config: Path, *arguments: str, address: str = "127.0.0.1") -> AsyncIterator[InCluster]:
+    """The dashboard with the credentials of a kubeconfig, at an address of this machine, once it is ready."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gpuplane", "run", "dashboard", "--port", "0", "--kubeconfig", str(config)),
         *arguments,
-        env={**os.environ, "POD_IP": "127.0.0.1"},
+        env={**os.environ, "POD_IP": address},
         stderr=asyncio.subprocess.PIPE,
     )
     log: list[str] = []
@@ -108,7 +116,7 @@ async def in_cluster(world: World, folder: Path, *arguments: str) -> AsyncIterat
     reading = asyncio.create_task(_read(process.stderr, log, port))
     try:
         async with asyncio.timeout(PATIENCE):
-            started = InCluster(await port, process, log)
+            started = InCluster(await port, process, log, address)
 
         async def ready() -> bool:
             return (await started.get("/readyz")).status == 200

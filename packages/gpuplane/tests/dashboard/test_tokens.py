@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
@@ -21,6 +22,7 @@ from packages.gpuplane.tests.dashboard.in_cluster import (
     bind,
     in_cluster,
     two_tenants,
+    unverified,
 )
 from packages.gpuplane.tests.dashboard.scene import Answer
 from tests.support.extender_world import World
@@ -202,3 +204,20 @@ async def test_its_certificate_is_for_its_service_and_comes_from_the_secret(page
         writer.transport.abort()
     with pytest.raises(ssl.SSLCertVerificationError):
         await asyncio.open_connection("127.0.0.1", page.port, ssl=context, server_hostname="evil.example")
+
+
+async def test_callers_who_say_nothing_keep_no_viewer_out(page: InCluster) -> None:
+    """More of them than there may be handshakes and connections, at first and after the handshake."""
+    silent = []
+    try:
+        for tls in (None, unverified()):
+            for _ in range(250):
+                with contextlib.suppress(OSError):  # it gave way to another one
+                    silent.append(await asyncio.open_connection("127.0.0.1", page.port, ssl=tls))
+            for _ in range(3):
+                assert (await page.get("/api/viewer", "ml-user")).status == 200
+        assert len(list(Path(f"/proc/{page.process.pid}/fd").iterdir())) < 400
+    finally:
+        for _, writer in silent:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for _, writer in silent), return_exceptions=True)

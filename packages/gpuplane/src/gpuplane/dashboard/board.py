@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from gpuplane.cli.status_views import Overview
+from gpuplane.cli.status_views import NodeView, Overview
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.merging import patch
 from gpuplane.dashboard.snapshot import NO_COST, NOT_MEASURED, snapshot
@@ -46,6 +46,7 @@ class Board:
         first: number of the first snapshot; of another process another one.
         measured: what is measured now, besides what is held; the reader of it calls `update`.
         hidden: what the viewers of this board may not list, for a notice on the page.
+        document: makes the document of a node, for boards that have nodes in common.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class Board:
         measured: Callable[[], tuple[MeasuredUse, HeldToday]] = lambda: (NOT_MEASURED, NO_COST),
         monotonic: Callable[[], float] = time.monotonic,
         hidden: Sequence[str] = (),
+        document: Callable[[NodeView, MeasuredUse], dict[str, Any]] | None = None,
     ) -> None:
         self._follower = follower
+        self._document = document
         self._hidden = list(hidden)
         self._name = name
         self._monotonic = monotonic
@@ -103,7 +106,7 @@ class Board:
             self._news = asyncio.Event()
 
     def _fresh(self) -> dict[str, Any]:
-        found = snapshot(self._follower.seen(), self._name, *self._measured())
+        found = snapshot(self._follower.seen(), self._name, *self._measured(), document=self._document)
         return {**found, "hidden": self._hidden} if self._hidden else found
 
     async def changes(self, after: int) -> AsyncIterator[bytes]:

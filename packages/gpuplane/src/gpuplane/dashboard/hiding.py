@@ -19,9 +19,36 @@ from gpuplane.dashboard.viewer_rights import ViewerRights
 HIDDEN: Final = ""  # the name of a pod that the viewer may not list
 
 
-def without_hidden(seen: Overview, rights: ViewerRights) -> Overview:
-    """Return the overview as the viewer may have it. Nodes keep their order."""
-    nodes = tuple(_node(node, at, rights) for at, node in enumerate(seen.nodes, 1))
+_NO_NAMES: Final = ViewerRights(nodes=True)
+_NOTHING: Final = ViewerRights()
+
+
+class NamelessNodes:
+    """The nodes of one overview without the name of any pod: the same objects for all viewers without a pod there."""
+
+    def __init__(self, seen: Overview) -> None:
+        self.spaces = [frozenset(space_of(one.pod) for one in node.held_by) for node in seen.nodes]
+        self.with_names = [_node(node, at, _NO_NAMES) for at, node in enumerate(seen.nodes, 1)]
+        self.with_numbers = [_node(node, at, _NOTHING) for at, node in enumerate(seen.nodes, 1)]
+
+
+def without_hidden(seen: Overview, rights: ViewerRights, nameless: NamelessNodes | None = None) -> Overview:
+    """Return the overview as the viewer may have it. Nodes keep their order.
+
+    Args:
+        nameless: those of the same overview, for several viewers.
+    """
+    if rights.pods and rights.nodes:
+        nodes = seen.nodes
+    elif rights.pods:
+        nodes = tuple(_node(node, at, rights) for at, node in enumerate(seen.nodes, 1))
+    else:
+        nameless = nameless or NamelessNodes(seen)
+        common = nameless.with_names if rights.nodes else nameless.with_numbers
+        nodes = tuple(
+            _node(node, at, rights) if spaces & rights.namespaces else common[at - 1]
+            for at, (node, spaces) in enumerate(zip(seen.nodes, nameless.spaces, strict=True), 1)
+        )
     return msgspec.structs.replace(
         seen,
         nodes=nodes,

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -35,7 +35,12 @@ _NOT_SEEN: Final = "not seen yet"
 
 
 def snapshot(
-    seen: Overview, cluster: str, use: MeasuredUse = NOT_MEASURED, today: HeldToday = NO_COST
+    seen: Overview,
+    cluster: str,
+    use: MeasuredUse = NOT_MEASURED,
+    today: HeldToday = NO_COST,
+    *,
+    document: Callable[[NodeView, MeasuredUse], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Return the document of the first page.
 
@@ -43,8 +48,10 @@ def snapshot(
     and where they apply to `waits` (it is not ready), `guessed` (only the node knows which pod holds which GPU, so each
     GPU has the average), `faults` (GPU number -> why) with `lost` (those of them that are lost), `spaces`, the
     namespaces of its pods, `busy`, percent of each GPU with -1 for one that is not measured, and `idle`, the numbers of
-    the GPUs that are held and have not been used for minutes.
+    the GPUs that are held and have not been used for minutes. `document`: makes that of a node, for several snapshots
+    of the same nodes.
     """
+    document = document or node_cells
     measured = _measured(seen, use)
     troubled = list(_troubles(seen))
     return {
@@ -62,7 +69,7 @@ def snapshot(
         },
         "today": msgspec.to_builtins(today),
         "fits": dict(seen.fits),
-        "nodes": {node.name: _node(node, use) for node in seen.nodes},
+        "nodes": {node.name: document(node, use) for node in seen.nodes},
         "troubles": troubled[:ENTRIES],
         "idlers": _idlers(seen, use),
         "waiting": [{"pod": pod.pod, "since": pod.since} for pod in seen.waiting_pods[:NAMED]],
@@ -99,7 +106,8 @@ def _is_idle(use: MeasuredUse, uuid: str) -> bool:
     return uuid in use.gpus and use.gpus[uuid].idle
 
 
-def _node(node: NodeView, use: MeasuredUse) -> dict[str, Any]:
+def node_cells(node: NodeView, use: MeasuredUse) -> dict[str, Any]:
+    """Return the document of one node, as `snapshot` describes it."""
     known = is_known(node)
     found: dict[str, Any] = {
         "model": short_model(node.gpus[0].model) if node.gpus else _NOT_SEEN,

@@ -3,7 +3,7 @@
 Invariants:
 
 - The cluster is judged once for each change, however many viewers there are. Viewers with the same rights share
-  a board.
+  a board, and boards have the documents of nodes in common of which they show the same.
 - There are at most `MOST_BOARDS`. A board that has not been read for a while is closed for a new one.
 """
 
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Final
 
-from gpuplane.cli.status_views import Overview
+from gpuplane.cli.status_views import NodeView, Overview
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.board import BEAT_SECONDS, Board, Followed
-from gpuplane.dashboard.hiding import use_without_hidden, without_hidden
+from gpuplane.dashboard.hiding import NamelessNodes, use_without_hidden, without_hidden
+from gpuplane.dashboard.snapshot import node_cells
 from gpuplane.dashboard.today import HeldToday
 from gpuplane.dashboard.viewer_rights import ViewerRights
 from kubekit.errors import NoAnswer
@@ -58,7 +59,8 @@ class ViewerBoards:
         self._boards: dict[ViewerRights, Board] = {}
         self._read: dict[ViewerRights, float] = {}
         self._changed = asyncio.Event()
-        self.seen: Overview = follower.seen()
+        self._nodes = _CommonNodes()
+        self.take(follower.seen())
 
     @property
     def hindrance(self) -> str:
@@ -80,6 +82,7 @@ class ViewerBoards:
                 measured=view.measured,
                 monotonic=self._monotonic,
                 hidden=[name for name in _NAMES if not getattr(rights, name)],
+                document=self._nodes.document,
             )
         return board
 
@@ -101,7 +104,7 @@ class ViewerBoards:
                 await self._changed.wait()
                 self._changed.clear()
                 began = self._monotonic()
-                self.seen = self._follower.seen()
+                self.take(self._follower.seen())
                 for board in list(self._boards.values()):
                     board.update()
                     await asyncio.sleep(0)  # answers go out in between
@@ -109,6 +112,12 @@ class ViewerBoards:
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+    def take(self, seen: Overview) -> None:
+        """Make the overview the one that boards and answers are made of."""
+        self.seen = seen
+        self.nameless = NamelessNodes(seen)
+        self._nodes.begin((*seen.nodes, *self.nameless.with_names, *self.nameless.with_numbers))
 
     def close(self) -> None:
         """End the streams of all viewers."""
@@ -149,6 +158,32 @@ class ViewerBoards:
         del self._read[oldest]
 
 
+class _CommonNodes:
+    """Documents of the nodes that boards have in common: made once, the same objects as before where they are equal."""
+
+    def __init__(self) -> None:
+        self._common: frozenset[int] = frozenset()
+        self._now: dict[int, tuple[NodeView, MeasuredUse, dict[str, Any]]] = {}
+        self._before: dict[str, dict[str, Any]] = {}
+
+    def begin(self, common: Iterable[NodeView]) -> None:
+        """Forget the nodes of the moment before. The caller holds the common ones until the next moment."""
+        self._common = frozenset(id(node) for node in common)
+        self._before = {node.name: document for node, _, document in self._now.values()}
+        self._now = {}
+
+    def document(self, node: NodeView, use: MeasuredUse) -> dict[str, Any]:
+        """Return the document of a node, as `node_cells` makes it."""
+        if id(node) not in self._common:
+            return node_cells(node, use)
+        found = self._now.get(id(node))
+        if found is None or found[1] is not use:
+            made = node_cells(node, use)
+            before = self._before.get(node.name)
+            found = self._now[id(node)] = node, use, before if before == made else made
+        return found[2]
+
+
 class _View:
     """The cluster as viewers with certain rights may have it."""
 
@@ -161,13 +196,14 @@ class _View:
         return self._boards.hindrance
 
     def seen(self) -> Overview:
-        return without_hidden(self._boards.seen, self._rights)
+        return without_hidden(self._boards.seen, self._rights, self._boards.nameless)
 
     def use(self) -> MeasuredUse:
         return use_without_hidden(self._boards.use(), self._rights)
 
     def measured(self) -> tuple[MeasuredUse, HeldToday]:
-        return self.use(), self._boards.today() if self._rights.pods else NOT_YOURS
+        """Return what a board needs: of the use none of its parts by pod."""
+        return self._boards.use(), self._boards.today() if self._rights.pods else NOT_YOURS
 
     async def changed(self) -> None:
         """Never return: the boards are brought up to date together."""

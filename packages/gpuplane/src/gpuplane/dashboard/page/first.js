@@ -85,7 +85,7 @@ export function waits(pod, found) {
 // What the viewer of the cluster's dashboard may not list, and the page leaves out.
 function limited({ hidden = [] }) {
   const parts = [hidden.includes("pods") ? "pods of other namespaces are counted without their names" : "", hidden.includes("nodes") ? "nodes have numbers and no states" : ""].filter(Boolean);
-  return parts.length ? make("p", { class: "limited" }, `With your rights ${parts.join(", and ")}.`) : "";
+  return parts.length ? make("p", { class: "limited" }, `With your rights, ${parts.join(", and ")}.`) : "";
 }
 
 export class FirstPage {
