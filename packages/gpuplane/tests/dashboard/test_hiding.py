@@ -132,6 +132,19 @@ async def test_an_answer_is_asked_for_again_and_an_old_one_serves_for_a_while() 
     assert len(asked) == number + 1, "the oldest one is forgotten"
 
 
+async def test_refusals_are_used_for_longer() -> None:
+    clock, answers = Clock(), [False, True, False]
+    remembered: Remembered[str, bool] = Remembered(2, clock, lambda allowed: 10.0 if allowed else 60.0)
+
+    async def ask() -> bool:
+        return answers.pop(0)
+
+    found = []
+    for clock.now in (0.0, 59.0, 60.0, 69.0, 70.0):
+        found.append(await remembered.get("a", ask))
+    assert found == [False, False, True, True, False]
+
+
 def test_sessions_end_and_are_never_too_many() -> None:
     clock = Clock()
     sessions = Sessions(clock)

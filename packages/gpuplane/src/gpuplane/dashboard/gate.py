@@ -26,7 +26,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuplane import names
 from gpuplane.dashboard.board import again
-from gpuplane.dashboard.hiding import spaces_of
 from gpuplane.dashboard.server import (
     HEADERS,
     PageAnswers,
@@ -92,7 +91,7 @@ class ViewerPart:
             user = await self._facts.viewers.user(self._token())
             if user != self._user:
                 return False
-            return await self._facts.viewers.rights(user, spaces_of(self._facts.boards.seen)) == self._rights
+            return await self._facts.viewers.rights(user, self._facts.boards.spaces) == self._rights
         except KubekitError:
             return False
 
@@ -155,7 +154,7 @@ class ViewerGate:
             user = await self._facts.viewers.user(token())
             if user is None:
                 return _unknown(request)
-            rights = await self._facts.viewers.rights(user, spaces_of(self._facts.boards.seen))
+            rights = await self._facts.viewers.rights(user, self._facts.boards.spaces)
             if request.url.path == "/api/viewer":
                 return json_answer({"user": user.username, "session": not shown}, 200)
             self._facts.boards.of(rights)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from gpuplane.cli.status_views import NodeView, Overview
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.board import BEAT_SECONDS, Board, Followed
-from gpuplane.dashboard.hiding import NamelessNodes, use_without_hidden, without_hidden
+from gpuplane.dashboard.hiding import NamelessNodes, spaces_of, use_without_hidden, without_hidden
 from gpuplane.dashboard.snapshot import node_cells
 from gpuplane.dashboard.today import HeldToday
 from gpuplane.dashboard.viewer_rights import ViewerRights
@@ -116,6 +116,7 @@ class ViewerBoards:
     def take(self, seen: Overview) -> None:
         """Make the overview the one that boards and answers are made of."""
         self.seen = seen
+        self.spaces = spaces_of(seen)
         self.nameless = NamelessNodes(seen)
         self._nodes.begin((*seen.nodes, *self.nameless.with_names, *self.nameless.with_numbers))
 

@@ -3,7 +3,8 @@
 Invariants:
 
 - A decision is used for `FRESH_SECONDS`. Then it is asked for again, so a token that ended or was revoked is not good
-  for longer, and neither is a right that was taken away.
+  for longer, and neither is a right that was taken away. A refusal is used for `REFUSED_SECONDS`: most users may see
+  few of many namespaces.
 - While the API server does not answer, a decision stays for `STALE_SECONDS` more, and no new one is made.
 - A token is remembered by its digest alone. No log line and no error has it.
 - What is remembered is bounded, and so is the number of questions under way: wrong tokens cost the API server little.
@@ -25,6 +26,7 @@ from kubekit.kube import Client
 from kubekit.kube.reviews import ResourceAccess, ReviewedUser, review_access, review_token
 
 FRESH_SECONDS: Final = 10.0
+REFUSED_SECONDS: Final = 60.0
 STALE_SECONDS: Final = 60.0
 REMEMBERED_USERS: Final = 1000
 REMEMBERED_RIGHTS: Final = 50_000
@@ -41,10 +43,14 @@ class Remembered(Generic[K, V]):
 
     Args:
         most: how many there are at most.
+        fresh: the seconds for which an answer is used.
     """
 
-    def __init__(self, most: int, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, most: int, monotonic: Callable[[], float], fresh: Callable[[V], float] = lambda answer: FRESH_SECONDS
+    ) -> None:
         self._most = most
+        self._fresh = fresh
         self._monotonic = monotonic
         self._answers: dict[K, tuple[float, V]] = {}
         self._asking: dict[K, asyncio.Task[V]] = {}
@@ -52,7 +58,7 @@ class Remembered(Generic[K, V]):
     async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
         """Return the answer; several callers ask once. Raises what `ask` raises, unless an old answer still serves."""
         found = self._answers.get(key)
-        if found is not None and self._monotonic() - found[0] < FRESH_SECONDS:
+        if found is not None and self._monotonic() - found[0] < self._fresh(found[1]):
             return found[1]
         task = self._asking.get(key)
         if task is None:
@@ -82,7 +88,9 @@ class Viewers:
         self._client = client
         self._at_once = asyncio.Semaphore(AT_ONCE)
         self._users: Remembered[bytes, ReviewedUser | None] = Remembered(REMEMBERED_USERS, monotonic)
-        self._allowed: Remembered[tuple[ReviewedUser, ResourceAccess], bool] = Remembered(REMEMBERED_RIGHTS, monotonic)
+        self._allowed: Remembered[tuple[ReviewedUser, ResourceAccess], bool] = Remembered(
+            REMEMBERED_RIGHTS, monotonic, lambda allowed: FRESH_SECONDS if allowed else REFUSED_SECONDS
+        )
 
     async def user(self, token: str) -> ReviewedUser | None:
         """Return the user of a token; None for a token that the API server does not accept. Raises ApiError."""
