@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.dashboard.costs import REMEMBERED_SECONDS, ROWS, CostFacts
+from gpuplane.cli.cost_source import no_store
+from gpuplane.dashboard.costs import REMEMBERED_SECONDS, ROWS, CostFacts, store_answer
 from kubekit.errors import InvalidInput, NoAnswer
 from packages.gpuplane.tests.cli.status_clusters import gpuplane, installed, report
 from packages.gpuplane.tests.cli.test_cost import EVIL, client, metered
@@ -44,6 +45,12 @@ async def test_wrong_questions_are_answered_with_a_cure(page: Started) -> None:
     for query, what in (("by=moon", "'moon' is no grouping"), ("since=1y", "'1y' is no time")):
         answer = await get(page, f"/api/cost?{query}")
         assert answer.status == 404 and what in answer.json["what"] and answer.json["cure"]
+
+
+async def test_sums_by_no_label_are_no_question() -> None:
+    for spaces in (None, {"ml"}):
+        with pytest.raises(InvalidInput, match="wrong labels"):
+            await store_answer(no_store, [], "", 3600.0, spaces)
 
 
 class Counting:

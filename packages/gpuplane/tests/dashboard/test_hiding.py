@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from collections.abc import Collection
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,16 +18,18 @@ from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.board import Board
 from gpuplane.dashboard.costs import of_spaces
 from gpuplane.dashboard.hiding import NamelessNodes, use_without_hidden, without_hidden
-from gpuplane.dashboard.sessions import MOST_SESSIONS, SESSION_SECONDS, Sessions
+from gpuplane.dashboard.sessions import MOST_OF_USER, MOST_SESSIONS, SESSION_SECONDS, Sessions
 from gpuplane.dashboard.snapshot import snapshot
 from gpuplane.dashboard.today import HeldToday
+from gpuplane.dashboard.viewer_answers import ViewerAnswers
 from gpuplane.dashboard.viewer_boards import MOST_BOARDS, UNREAD_SECONDS, TooManyViews, ViewerBoards
 from gpuplane.dashboard.viewer_rights import ALL, ViewerRights
 from gpuplane.dashboard.viewers import FRESH_SECONDS, STALE_SECONDS, Remembered
 from gpuplane.metering.cost import MeteredUse
 from gpuplane.metering.use import GPUUse, PodUse
 from kubekit.api.core import Pod
-from kubekit.errors import NoAnswer
+from kubekit.errors import NoAnswer, Terminal
+from kubekit.kube.reviews import ReviewedUser
 from packages.gpuplane.tests.cli.status_objects import gpunode, overview, pod
 
 SPACES = ("red", "green", "blue")
@@ -77,7 +81,9 @@ def test_what_is_measured_of_pods_is_for_those_who_may_list_them() -> None:
     use = MeasuredUse({"GPU-1": GPUUse(node="n1", index=0, busy_percent=3.0, pods=pods)}, "", "Prometheus m/p", ("x",))
     found = use_without_hidden(use, ViewerRights(namespaces=frozenset(["red"])))
     assert found.gpus["GPU-1"].pods == {"red/a": pods["red/a"]} and found.gpus["GPU-1"].busy_percent == 3.0
-    assert (found.source, found.silent) == ("", ())
+    assert (found.source, found.silent, found.why) == ("", (), "")
+    failed = use_without_hidden(MeasuredUse(why="Prometheus m/p has no metrics of GPUs"), ViewerRights())
+    assert failed.why == "nothing measures them now"
 
 
 def test_costs_of_some_namespaces_have_no_others() -> None:
@@ -148,15 +154,26 @@ async def test_refusals_are_used_for_longer() -> None:
 def test_sessions_end_and_are_never_too_many() -> None:
     clock = Clock()
     sessions = Sessions(clock)
-    first = sessions.open("token")
+    first = sessions.open("token", "ml-user")
     assert sessions.token(first) == "token" and sessions.token("guess") == ""
     clock.now = SESSION_SECONDS
     assert sessions.token(first) == ""
-    opened = [sessions.open(f"t{number}") for number in range(MOST_SESSIONS + 1)]
+    opened = [sessions.open(f"t{number}", f"u{number}") for number in range(MOST_SESSIONS + 1)]
     assert len(set(opened)) == len(opened)
     assert (sessions.token(opened[0]), sessions.token(opened[1])) == ("", "t1")
     sessions.close(opened[1])
     assert sessions.token(opened[1]) == ""
+
+
+def test_a_user_who_logs_in_very_often_ends_no_session_of_others() -> None:
+    sessions = Sessions(Clock())
+    other = sessions.open("other", "payroll-user")
+    own = [sessions.open(f"t{number}", "ml-user") for number in range(MOST_SESSIONS + 1)]
+    assert sessions.token(other) == "other"
+    assert [sessions.token(one) for one in own[-MOST_OF_USER - 1 :]] == [
+        "",
+        *(f"t{number}" for number in range(MOST_SESSIONS + 1 - MOST_OF_USER, MOST_SESSIONS + 1)),
+    ]
 
 
 class Still:
@@ -174,6 +191,23 @@ class Still:
 def document_of(board: Board) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.json.decode(gzip.decompress(board.packed()))["data"]
     return found
+
+
+class FailingCosts:
+    """Facts of a cluster whose Prometheus does not answer."""
+
+    async def cost(self, by: str, since: str, spaces: Collection[str] | None = None) -> dict[str, Any]:
+        raise Terminal("GET /api/v1/namespaces/blue/services/p/proxy fails", where="Prometheus blue/p", cure="see blue")
+
+
+async def test_an_error_names_no_service_of_others() -> None:
+    boards = ViewerBoards(Still(), "prod", first=1, measured=lambda: (MeasuredUse(), HeldToday()))
+    facts: Any = SimpleNamespace(boards=boards, all_facts=FailingCosts())
+    with pytest.raises(Terminal, match="blue"):
+        await ViewerAnswers(facts, ReviewedUser("admin"), ALL).cost("pod", "1d")
+    with pytest.raises(NoAnswer) as caught:
+        await ViewerAnswers(facts, ReviewedUser("red"), ViewerRights(namespaces=frozenset(["red"]))).cost("pod", "1d")
+    assert "blue" not in str(caught.value)
 
 
 async def test_viewers_with_the_same_rights_share_a_board_and_boards_are_bounded() -> None:

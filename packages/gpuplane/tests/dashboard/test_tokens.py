@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from gpuplane import names
+from gpuplane.dashboard.connections import MOST_CONNECTIONS
 from gpuplane.dashboard.sessions import COOKIE
 from kubekit.api.core import ServiceAccount
 from kubekit.api.kinds import built_in
@@ -156,12 +157,38 @@ async def test_pages_of_other_sites_cannot_log_in_or_out(page: InCluster) -> Non
 async def test_a_name_of_another_site_that_resolves_to_it_gets_nothing(cluster: World, tmp_path: Path) -> None:
     async with in_cluster(cluster, tmp_path, "--host", "gpus.example.com") as page:
         cookie = {"Cookie": cookie_of(await log_in(page, "ml-user"))}
-        for host in ("evil.example", "gpus.example.com.evil.example", "", "localhost.evil.example", "a b"):
+        service = f"{names.DASHBOARD_NAME}.{names.OPERATOR_NAMESPACE}.svc"
+        imitated = (f"{service}.evil.example", f"{service}evil.example")
+        for host in ("evil.example", "gpus.example.com.evil.example", "", "localhost.evil.example", "a b", *imitated):
             for path in ("/", "/login", "/api/snapshot", "/page/app.js"):
                 assert (await page.get(path, headers={**cookie, "Host": host})).status in (400, 421), (host, path)
-        service = f"{names.DASHBOARD_NAME}.{names.OPERATOR_NAMESPACE}.svc"
-        for host in ("gpus.example.com", "GPUS.example.com:443", "localhost:8443", service, "[::1]:8443"):
+        here = (service, f"{service}.cluster.local", "[::1]:8443")
+        for host in ("gpus.example.com", "GPUS.example.com:443", "localhost:8443", *here):
             assert (await page.get("/api/viewer", headers={**cookie, "Host": host})).status == 200, host
+
+
+async def test_bodies_that_never_end_leave_connections_to_others(page: InCluster) -> None:
+    """Without any token: as many log-ins as there are connections, each with a body that does not come."""
+    context = unverified()
+    host = f"Host: 127.0.0.1:{page.port}\r\nOrigin: https://127.0.0.1:{page.port}\r\n"
+    head = f"POST /login HTTP/1.1\r\n{host}Expect: 100-continue\r\nContent-Length: 100\r\n\r\n"
+    writers = []
+    try:
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(MOST_CONNECTIONS):
+                reader, writer = await asyncio.open_connection("127.0.0.1", page.port, ssl=context)
+                writers.append(writer)
+                writer.write(head.encode())
+                assert b"100" in await reader.readline()  # the server waits for the body
+        for path in ("/healthz", "/api/snapshot", "/readyz"):
+            assert (await page.get(path, "ml-user")).status == 200
+        assert [line for line in page.log if "Traceback" in line] == []
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+        for writer in writers:
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 async def test_every_answer_forbids_scripts_frames_and_files_of_others(page: InCluster) -> None:

@@ -155,6 +155,19 @@ async def test_a_user_without_any_right_sees_counted_cells_alone(page: InCluster
     assert msgspec.json.decode(answers["/api/waiting"]) == []
 
 
+async def test_a_viewer_writes_no_line_of_the_log(page: InCluster) -> None:
+    for path in ("/api/pod/ml%0aforged/a", "/api/mine?ns=ml%0aforged"):
+        answer = await page.get(path, "ml-user")
+        assert answer.status == 404 and "is no namespace" in answer.json["what"]
+    await page.get("/api/pod/payroll/forecast", "ml-user")
+
+    async def logged() -> bool:
+        return any("in the namespace payroll" in line for line in page.log)
+
+    await until(logged, seconds=PATIENCE)
+    assert [line for line in page.log if "forged" in line] == []
+
+
 async def test_no_token_is_in_the_log(page: InCluster) -> None:
     for token in ("ml-user-secret-token", "everything"):
         await page.get("/api/snapshot", token)

@@ -41,6 +41,6 @@ class BoundedConnection(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """Return whether the server waits for the caller: for a request, or until it reads."""
+        """Return whether the server waits for the caller: for a request, for the rest of one, or until it reads."""
         cycle: Any = self.cycle
-        return cycle is None or cycle.response_complete or self.flow.write_paused
+        return cycle is None or cycle.more_body or cycle.response_complete or self.flow.write_paused

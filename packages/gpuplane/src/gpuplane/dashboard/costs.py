@@ -94,7 +94,8 @@ async def store_answer(
 
     Raises InvalidInput for labels and times that are none, and where there is no store.
     """
-    if not 0 < seconds < math.inf or len(labels) > MOST_LABELS or not all(_LABEL.fullmatch(one) for one in labels):
+    known = 0 < len(labels) <= MOST_LABELS and all(_LABEL.fullmatch(one) for one in labels)
+    if not known or not 0 < seconds < math.inf:
         raise InvalidInput("wrong labels or seconds", cure="ask as gpuplane cost does")
     wanted = labels if spaces is None else ("namespace", *labels)
     sums = await stored(wanted, namespace, seconds)

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -53,7 +53,11 @@ GATE_HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-LOCAL: Final = frozenset(("localhost", names.DASHBOARD_NAME))
+_SERVICE: Final = f"{names.DASHBOARD_NAME}.{names.OPERATOR_NAMESPACE}"
+# NB: no other name that begins with that of the Service: a site can have one.
+LOCAL: Final = frozenset(
+    ("localhost", names.DASHBOARD_NAME, _SERVICE, f"{_SERVICE}.svc", f"{_SERVICE}.svc.cluster.local")
+)
 _PAGES: Final = "gpuplane.pages"  # in the scope of a request: what its viewer gets
 _REFUSED: Final = b"<!-- refused -->"
 _LOG_IN: Final = "log in again: the token is not accepted, or no longer"
@@ -175,7 +179,8 @@ class ViewerGate:
             return self._log_in_page(403, "The API server does not accept this token.")
         log.info("logged in user=%s", user.username)
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(COOKIE, self._sessions.open(token), httponly=True, secure=True, samesite="strict", path="/")
+        number = self._sessions.open(token, user.username)
+        answer.set_cookie(COOKIE, number, httponly=True, secure=True, samesite="strict", path="/")
         return answer
 
     def _log_out(self, request: Request) -> Response:
@@ -194,8 +199,7 @@ class ViewerGate:
         try:
             ipaddress.ip_address(host)
         except ValueError:
-            service = f"{names.DASHBOARD_NAME}.{names.OPERATOR_NAMESPACE}"
-            return host in self._hosts or host == service or host.startswith(f"{service}.svc")
+            return host in self._hosts
         return True
 
 
@@ -223,12 +227,15 @@ def is_own_page(request: Request) -> bool:
 
 
 async def _pasted(request: Request) -> str:
-    """Return the token of the log-in page's form; empty where the form is too long or has none."""
+    """Return the token of the log-in page's form; empty where it is too long or has none, or the caller leaves."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LONGEST_TOKEN + 64:
-            return ""
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > LONGEST_TOKEN + 64:
+                return ""
+    except ClientDisconnect:
+        return ""
     return parse_qs(body.decode("latin-1")).get("token", [""])[0].strip().removeprefix("Bearer ")
 
 

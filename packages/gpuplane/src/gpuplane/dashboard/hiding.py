@@ -72,8 +72,9 @@ def use_without_hidden(use: MeasuredUse, rights: ViewerRights) -> MeasuredUse:
         )
         for uuid, one in use.gpus.items()
     }
-    # Their source is a Service of another namespace.
-    return msgspec.structs.replace(use, gpus=gpus, source="", silent=())
+    # Their source is a Service of another namespace, and the reason why they are missing can name it.
+    why = "nothing measures them now" if use.why else ""
+    return msgspec.structs.replace(use, gpus=gpus, why=why, source="", silent=())
 
 
 def spaces_of(seen: Overview) -> set[str]:

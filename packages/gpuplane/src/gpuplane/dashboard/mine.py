@@ -52,8 +52,7 @@ class NamespaceFacts:
             seen, use: the cluster, as the viewer may have it.
         """
         space = namespace or self._client.namespace or "default"
-        if not _NAMESPACE.fullmatch(space):
-            raise InvalidInput(f"{space!r} is no namespace", where="ns", cure="kubectl get namespaces lists them")
+        require_namespace(space)
         async with self._reading:
             now = self._monotonic()
             self._answers = {key: one for key, one in self._answers.items() if now - one[0] < REMEMBERED_SECONDS}
@@ -82,6 +81,12 @@ class NamespaceFacts:
         with contextlib.suppress(Forbidden):
             return quota_lines(quota, World(await read_facts(self._client)).usage.sums(), space)
         return []
+
+
+def require_namespace(name: str) -> None:
+    """Raise InvalidInput for what cannot be the name of a namespace. Pure."""
+    if not _NAMESPACE.fullmatch(name):
+        raise InvalidInput(f"{name!r} is no namespace", where="ns", cure="kubectl get namespaces lists them")
 
 
 def quota_lines(quota: NamespaceQuota, used: Mapping[tuple[str, str], int], space: str) -> list[dict[str, Any]]:

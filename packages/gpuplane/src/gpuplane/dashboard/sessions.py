@@ -11,28 +11,32 @@ from collections.abc import Callable
 from typing import Final
 
 MOST_SESSIONS: Final = 1000
+MOST_OF_USER: Final = 20
 SESSION_SECONDS: Final = 12 * 3600.0
 COOKIE: Final = "__Host-gpuplane"  # browsers take it from this host alone, by HTTPS, for all paths
 
 
 class Sessions:
-    """Sessions that end after a while; of too many the oldest one ends."""
+    """Sessions that end after a while; of too many the oldest one ends, at first of those of the same user."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._open: dict[str, tuple[float, str]] = {}
+        self._open: dict[str, tuple[float, str, str]] = {}
 
-    def open(self, token: str) -> str:
-        """Return the number of a new session."""
+    def open(self, token: str, user: str) -> str:
+        """Return the number of a new session of a user."""
         number = secrets.token_urlsafe(32)
-        self._open[number] = self._monotonic(), token
+        own = [one for one, (_, _, name) in self._open.items() if name == user]
+        for one in own[: max(0, len(own) - MOST_OF_USER + 1)]:
+            del self._open[one]
+        self._open[number] = self._monotonic(), token, user
         while len(self._open) > MOST_SESSIONS:
             del self._open[next(iter(self._open))]
         return number
 
     def token(self, number: str) -> str:
         """Return the token of a session; empty for one that has ended."""
-        began, token = self._open.get(number, (float("-inf"), ""))
+        began, token, _ = self._open.get(number, (float("-inf"), "", ""))
         if self._monotonic() - began < SESSION_SECONDS:
             return token
         self._open.pop(number, None)

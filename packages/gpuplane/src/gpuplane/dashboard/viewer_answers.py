@@ -7,23 +7,27 @@ pods that they may not list, explanations are those of PodExplanations, and cost
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from gpuplane.dashboard.answers import PageFacts
 from gpuplane.dashboard.day import without_names
 from gpuplane.dashboard.documents import explained_document, node_document, pod_use
 from gpuplane.dashboard.hiding import HIDDEN, spaces_of
-from gpuplane.dashboard.mine import NamespaceFacts
+from gpuplane.dashboard.mine import NamespaceFacts, require_namespace
 from gpuplane.dashboard.tenant_answers import Explain, TenantExplanations
 from gpuplane.dashboard.upgrades import upgrades_document
 from gpuplane.dashboard.viewer_boards import ViewerBoards
 from gpuplane.dashboard.viewer_rights import ViewerRights
 from gpuplane.dashboard.viewers import Viewers
-from kubekit.errors import InvalidInput
+from kubekit.errors import InvalidInput, KubekitError, NoAnswer
 from kubekit.kube import Client, Forbidden
 from kubekit.kube.reviews import ReviewedUser
+
+log = logging.getLogger("gpuplane.dashboard")
 
 EXPLAINED_SPACES: Final = 10  # namespaces whose waiting pods are explained on the first page
 _ACCOUNT: Final = "system:serviceaccount:"
@@ -92,7 +96,10 @@ class ViewerAnswers:
 
     async def cost(self, by: str, since: str) -> dict[str, Any]:
         """Return what GPUs cost, of the namespaces whose pods the viewer may list."""
-        return await self._facts.all_facts.cost(by, since, self._rights.namespaces if not self._rights.pods else None)
+        if self._rights.pods:
+            return await self._facts.all_facts.cost(by, since)
+        with _without_places():
+            return await self._facts.all_facts.cost(by, since, self._rights.namespaces)
 
     async def sums(self, labels: Sequence[str], namespace: str, seconds: float) -> dict[str, Any]:
         """Return the sums of the store, of the namespaces whose pods the viewer may list. Raises Forbidden."""
@@ -121,7 +128,11 @@ class ViewerAnswers:
         return upgrades_document(self._view.seen(), None)
 
     async def _require(self, namespace: str) -> None:
-        """Raise Forbidden unless the viewer may list the pods of a namespace and ask why they wait."""
+        """Raise Forbidden unless the viewer may list the pods of a namespace and ask why they wait.
+
+        Raises InvalidInput for no name: what a viewer writes is not a line of the log.
+        """
+        require_namespace(namespace)
         viewers = self._facts.viewers
         if not await viewers.sees(self._user, namespace):
             raise _forbidden(self._user, f"pods in the namespace {namespace}")
@@ -139,3 +150,15 @@ def own_space(user: ReviewedUser, spaces: Iterable[str]) -> str:
 
 def _forbidden(user: ReviewedUser, what: str) -> Forbidden:
     return Forbidden(f"{user.username} may not list {what}", cure="an administrator binds the role view")
+
+
+@contextlib.contextmanager
+def _without_places() -> Iterator[None]:
+    """Raise NoAnswer for an error that can name pods and Services of other namespaces; the log has the error."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except KubekitError as error:
+        log.info("not answered: %s", error)
+        raise NoAnswer("what measures the costs does not answer", cure="try again in a minute") from None
