@@ -36,6 +36,7 @@ from gpuplane.dashboard.server import (
     with_headers,
 )
 from gpuplane.dashboard.sessions import COOKIE, Sessions
+from gpuplane.dashboard.streams import ViewerStreams
 from gpuplane.dashboard.viewer_answers import ViewerAnswers, ViewerFacts
 from gpuplane.dashboard.viewer_boards import TooManyViews
 from gpuplane.dashboard.viewer_rights import ViewerRights
@@ -70,8 +71,16 @@ class ViewerPart:
         token: returns the viewer's token, empty once the viewer has logged out.
     """
 
-    def __init__(self, facts: ViewerFacts, token: Callable[[], str], user: ReviewedUser, rights: ViewerRights) -> None:
+    def __init__(
+        self,
+        facts: ViewerFacts,
+        streams: ViewerStreams,
+        token: Callable[[], str],
+        user: ReviewedUser,
+        rights: ViewerRights,
+    ) -> None:
         self._facts = facts
+        self._streams = streams
         self._token = token
         self._user = user
         self._rights = rights
@@ -83,11 +92,14 @@ class ViewerPart:
 
     async def changes(self, after: int) -> AsyncIterator[bytes]:
         """Yield the changes after a number, as long as user and rights are the same."""
-        async for event in self._facts.boards.changes(self._rights, after):
-            if not await self._is_current():
-                yield again()
-                return
-            yield event
+        with self._streams.one(self._user.username) as mine:
+            async for event in self._facts.boards.changes(self._rights, after):
+                if mine.ended:
+                    return
+                if not await self._is_current():
+                    yield again()
+                    return
+                yield event
 
     async def _is_current(self) -> bool:
         """Return whether the token still belongs to the user, and the user has the same rights."""
@@ -113,6 +125,7 @@ class ViewerGate:
         self._facts = facts
         self._sessions = sessions
         self._ready = ready
+        self._streams = ViewerStreams()
         self._hosts = LOCAL | {host.lower() for host in hosts}
         self._inner: ASGIApp = pages_application(lambda request: request.scope[_PAGES])
         self._files = page_files()
@@ -162,10 +175,12 @@ class ViewerGate:
             if request.url.path == "/api/viewer":
                 return json_answer({"user": user.username, "session": not shown}, 200)
             self._facts.boards.of(rights)
+            if request.url.path == "/api/changes":
+                self._streams.check(user.username)
         except (KubekitError, TooManyViews) as error:
             log.info("not answered: %s", error)
             return json_answer({"what": error.what, "where": error.where, "cure": error.cure}, 503)
-        request.scope[_PAGES] = ViewerPart(self._facts, token, user, rights)
+        request.scope[_PAGES] = ViewerPart(self._facts, self._streams, token, user, rights)
         return None
 
     async def _log_in(self, request: Request) -> Response:
