@@ -23,7 +23,22 @@ PAGES = [
 SHELL = ("bash", "sh")
 LANGUAGES = {*SHELL, "text", "yaml", "json", "python", "csv", "toml", "diff", "mermaid", "promql"}
 PROGRAMS = {
-    *("cat", "chroot", "curl", "echo", "export", "kill", "ls", "make", "mkdir", "pip", "pytest", "python", "python3"),
+    *(
+        "apt-get",
+        "cat",
+        "chroot",
+        "curl",
+        "echo",
+        "export",
+        "kill",
+        "ls",
+        "make",
+        "mkdir",
+        "pip",
+        "pytest",
+        "python",
+        "python3",
+    ),
     *("ctr", "docker", "gpuplane", "helm", "kubectl", "nvidia-smi", "skopeo", "source"),
 }
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
