@@ -26,6 +26,9 @@ PRIVILEGED = {
 # It asks the kubelet through a socket that is root's, and that SELinux keeps from other containers.
 USERS: dict[str, dict[str, Any]] = {"dcgm-exporter": {"runAsUser": 0, "seLinuxOptions": {"type": "spc_t"}}}
 
+# The volume of its store belongs to root otherwise.
+PODS: dict[str, dict[str, Any]] = {"gpuplane-dashboard": {"fsGroup": 65532}}
+
 
 def pods() -> list[dict[str, Any]]:
     """Return the spec of each pod of the installation and of the operands."""
@@ -44,7 +47,8 @@ def test_containers_are_privileged_or_restricted() -> None:
             if context.get("privileged"):
                 privileged.add(container["name"])
                 continue
-            assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}, container["name"]
+            expected = {"seccompProfile": {"type": "RuntimeDefault"}, **PODS.get(container["name"], {})}
+            assert pod["securityContext"] == expected, container["name"]
             user = USERS.get(container["name"], {"runAsNonRoot": True, "runAsUser": 65532})
             assert context == {
                 "allowPrivilegeEscalation": False,
