@@ -6,6 +6,7 @@ Chromium: Debian's package.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LOCK: Final = ROOT / "requirements-browser.lock"
+TOUR_SECONDS: Final = 240
 SCREENS: Final = ROOT / "tests" / "browser" / "screens.py"
 
 
@@ -49,6 +51,23 @@ def look(screens: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, A
     jobs.write_text(json.dumps(screens))
     done = subprocess.run([python(), SCREENS, jobs], check=True, stdout=subprocess.PIPE, text=True)
     found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+async def tour(script: Path, *arguments: str) -> dict[str, Any]:
+    """Return the JSON that a script prints which drives Chromium. Skips the test as `python` does."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(python()), str(script), *arguments), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(TOUR_SECONDS):
+            out, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(out)
     return found
 
 

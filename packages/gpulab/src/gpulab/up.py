@@ -66,14 +66,21 @@ def up(options: Namespace, screen: Console) -> int:
     return asyncio.run(_up(spec, options, screen))
 
 
-def with_kubelets(spec: ClusterSpec, kubelet: str, screen: Console) -> ClusterSpec:
-    """Return the specification with the kubelets that `--kubelet` asks for. Raises Unavailable, UsageError."""
+def with_kubelets(spec: ClusterSpec, kubelet: str, screen: Console, *, needed: Sequence[Path] = ()) -> ClusterSpec:
+    """Return the specification with the kubelets that `--kubelet` asks for.
+
+    Args:
+        needed: directories that machines with real kubelets have to see.
+
+    Raises Unavailable, UsageError.
+    """
     from gpulab.kubernetes import images, node
     from gpulab.kubernetes.preflight import has_containerd
 
     if spec.images and kubelet == "real":
         raise UsageError("containerd starts images, not directories", where="--image", cure="--kubelet simulated")
     why_not = "--image names directories" if spec.images else node.lacking() or images.lacking()
+    why_not = why_not or next(filter(None, map(node.unseen, needed)), "")
     containerd = has_containerd(kubelet, why_not, len(spec.nodes))
     if why_not and kubelet == "auto" and spec.nodes:
         screen.say(f" {screen.glyph('warn')} kubelets are simulated; for real ones with containerd: {why_not}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpulab.kubernetes import binaries
+from gpulab.kubernetes import binaries, node
 from gpulab.kubernetes.control_plane import MOST_MACHINES
 from gpulab.kubernetes.preflight import (
     BUILD_BYTES,
@@ -152,3 +152,9 @@ def test_a_build_that_fails_starts_nothing(
     code, _, err = run("up", "--kubernetes", "1.36", capsys=capsys)
     assert code == 1 and "building etcd" in err and "it does not compile" in err
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/run", "/proc"])
+def test_machines_do_not_see_what_they_have_themselves_nor_what_is_mounted(place: str) -> None:
+    assert node.unseen(Path(place)).endswith(f"machines do not see {place}")
+    assert node.unseen(Path("/")) == ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +14,17 @@ from tests.support import browser
 WIDTHS = ("1440", "390")
 
 
-async def toured(folder: Path, python: Path) -> dict[str, Any]:
+async def toured(folder: Path) -> dict[str, Any]:
     """What Chromium saw with the token of a tenant."""
     async with two_tenants(folder) as world, in_cluster(world, folder) as page:
         script = Path(__file__).with_name("browse_login.py")
-        process = await asyncio.create_subprocess_exec(
-            *(str(python), str(script), f"https://127.0.0.1:{page.port}", "ml-user", str(folder)),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        try:
-            async with asyncio.timeout(240):
-                out, _ = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                await process.wait()
-        assert process.returncode == 0
-        found: dict[str, Any] = json.loads(out)
-        return found
+        return await browser.tour(script, f"https://127.0.0.1:{page.port}", "ml-user", str(folder))
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    python, folder = browser.python(), tmp_path_factory.mktemp("login")
-    return asyncio.run(toured(folder, python))
+    browser.python()  # skips before a cluster is started
+    return asyncio.run(toured(tmp_path_factory.mktemp("login")))
 
 
 @pytest.mark.parametrize("width", WIDTHS)

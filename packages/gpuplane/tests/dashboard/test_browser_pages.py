@@ -28,31 +28,19 @@ COMPARED = ("pools", "upgrades")
 WIDTHS = (1440, 390)
 
 
-async def toured(folder: Path, python: Path) -> dict[str, Any]:
+async def toured(folder: Path) -> dict[str, Any]:
     """What Chromium saw of the pages."""
     async with recorded(folder), dashboard(folder, "--local") as started:
         script = Path(__file__).with_name("browse_pages.py")
         pictures = folder / "none" if os.environ.get("GPUPLANE_PICTURES") else PICTURES
-        process = await asyncio.create_subprocess_exec(
-            *(str(python), str(script), started.address, str(folder), str(pictures), json.dumps(PAGES)),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        try:
-            async with asyncio.timeout(240):
-                out, _ = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                await process.wait()
-        assert process.returncode == 0
-        found: dict[str, Any] = json.loads(out)
-        return found
+        return await browser.tour(script, started.address, str(folder), str(pictures), json.dumps(PAGES))
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    python, folder = browser.python(), tmp_path_factory.mktemp("pages")
-    found = asyncio.run(toured(folder, python))
+    browser.python()  # skips before a cluster is started
+    folder = tmp_path_factory.mktemp("pages")
+    found = asyncio.run(toured(folder))
     if os.environ.get("GPUPLANE_PICTURES"):
         PICTURES.mkdir(exist_ok=True)
         for name in PAGES:

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.dashboard.streams import MOST_STREAMS, OpenStream, TooManyStreams, ViewerStreams
-from packages.gpuplane.tests.dashboard.in_cluster import PATIENCE, InCluster, in_cluster, two_tenants, unverified
-
-
-@pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator[InCluster]:
-    async with two_tenants(tmp_path) as world, in_cluster(world, tmp_path) as started:
-        yield started
+from packages.gpuplane.tests.dashboard.in_cluster import PATIENCE, InCluster, unverified
 
 
 def test_the_user_with_most_streams_loses_the_oldest() -> None:

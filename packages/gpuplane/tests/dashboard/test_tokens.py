@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -22,24 +22,11 @@ from packages.gpuplane.tests.dashboard.in_cluster import (
     InCluster,
     bind,
     in_cluster,
-    two_tenants,
     unverified,
 )
 from packages.gpuplane.tests.dashboard.scene import Answer
 from tests.support.extender_world import World
 from tests.support.until import until
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[World]:
-    async with two_tenants(tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-async def page(cluster: World, tmp_path: Path) -> AsyncIterator[InCluster]:
-    async with in_cluster(cluster, tmp_path) as started:
-        yield started
 
 
 async def account(world: World, name: str) -> None:
@@ -189,6 +176,17 @@ async def test_bodies_that_never_end_leave_connections_to_others(page: InCluster
         for writer in writers:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+
+async def test_an_upgrade_to_a_websocket_is_not_made(page: InCluster) -> None:
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "x" * 22 + "==",
+        "Sec-WebSocket-Version": "13",
+    }
+    assert (await page.get("/api/snapshot", headers=upgrade)).status == 401
+    assert [line for line in page.log if "Traceback" in line] == []
 
 
 async def test_every_answer_forbids_scripts_frames_and_files_of_others(page: InCluster) -> None:

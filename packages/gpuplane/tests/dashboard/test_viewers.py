@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from gpuplane.api.gpunode import GPUNode
 from packages.gpuplane.tests.dashboard.in_cluster import (
@@ -16,26 +14,12 @@ from packages.gpuplane.tests.dashboard.in_cluster import (
     SECRET_POD,
     SECRET_SPACE,
     InCluster,
-    in_cluster,
-    two_tenants,
 )
 from packages.gpuplane.tests.dashboard.scene import held
 from tests.support.extender_world import World
 from tests.support.until import until
 
 SECRETS = (SECRET_POD.encode(), SECRET_SPACE.encode())
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[World]:
-    async with two_tenants(tmp_path) as world:
-        yield world
-
-
-@pytest.fixture
-async def page(cluster: World, tmp_path: Path) -> AsyncIterator[InCluster]:
-    async with in_cluster(cluster, tmp_path) as started:
-        yield started
 
 
 async def everything(page: InCluster, token: str) -> dict[str, bytes]:

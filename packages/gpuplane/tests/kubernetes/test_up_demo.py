@@ -28,17 +28,9 @@ def home(tmp_path: Path) -> Iterator[dict[str, str]]:
     subprocess.run([sys.executable, "-m", "gpuplane", "down", "demo", "-q"], env=environment, check=True)
 
 
-def hidden() -> str:
-    """Why machines cannot start this Python: they have the file system of the root, and directories of their own."""
-    prefix = Path(sys.prefix)
-    if prefix.stat().st_dev != Path("/").stat().st_dev or prefix.parts[1] in ("tmp", "run"):
-        return "machines do not see the directory of this Python"
-    return ""
-
-
 @pytest.mark.parametrize("kubelet", ["simulated", "real"])
 def test_every_promise_of_the_demo_is_kept_there(home: dict[str, str], kubelet: str) -> None:
-    if kubelet == "real" and (why := node.lacking() or hidden()):
+    if kubelet == "real" and (why := node.lacking() or node.unseen(Path(sys.prefix))):
         pytest.skip(f"no machine with a kubelet: {why}")
     words = ("demo", "--kubernetes", "1.36", "--kubelet", kubelet, "-o", "json", "--progress", "plain")
     words += ("--timeout", "240s")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -90,7 +92,8 @@ async def _tell(options: Namespace, screen: Console) -> int:
         nodes = node_specs(MACHINES, default=False)
         spec = ClusterSpec(name=NAME, nodes=nodes, persist=not release, kubernetes=release)
         if release:
-            spec = with_kubelets(spec, options.kubelet, screen)
+            # The shares are measured by a process of this Python on the machine.
+            spec = with_kubelets(spec, options.kubelet, screen, needed=[Path(sys.prefix)])
             build_programs(spec, screen)
             began = time.monotonic()  # a build is no act
         acts = Acts(spec, story, screen, patience_seconds=patience)

@@ -76,6 +76,18 @@ def lacking() -> str:
     return f"namespaces are refused: {probe.stderr.decode().strip()}" if probe.returncode else ""
 
 
+def unseen(place: Path) -> str:
+    """Why machines cannot see a directory of this one; empty when they can.
+
+    They have its root's file system and none that is mounted on it, with a /run and a /tmp of their own (`init`).
+    """
+    found = place.resolve()
+    own = found.parts[1:2] in (("run",), ("tmp",))
+    if not own and found.stat().st_dev == Path("/").stat().st_dev:
+        return ""
+    return f"use a gpuplane on the file system of /, outside /run and /tmp: machines do not see {found}"
+
+
 class KubernetesNode:
     """A machine of `plane`. `start` returns at once; the Node becomes Ready in seconds, once its images are imported.
 

@@ -35,6 +35,7 @@ class DashboardServer(uvicorn.Server):
         config = uvicorn.Config(
             application,
             http=BoundedConnection,
+            ws="none",
             lifespan="off",
             log_config=None,
             log_level="warning",

@@ -19,18 +19,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, overload
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
-import msgspec
-
-from kubekit.api.kinds import RESOURCES
 from kubekit.api.meta import KubeObject, Resource
-from kubekit.errors import InvalidInput
 from kubekit.kube.auth import Credential
 from kubekit.kube.codec import BadItem, ListPage, decode_any, decode_list, decode_object, decoder, encode
 from kubekit.kube.config import ApiEndpoint, load, load_client_certificate
 from kubekit.kube.errors import ApiError, Gone, ServerError, TooManyRequests, from_response
 from kubekit.kube.http import ClientResponse, HttpPool
+from kubekit.kube.objects import object_data, object_path, selectors
 from kubekit.kube.watch import WatchEvent, decode_event, watch_params
 
 K = TypeVar("K", bound=KubeObject)
@@ -100,7 +97,7 @@ class Client:
 
     async def get(self, kind: type[K], name: str, namespace: str | None = None) -> K:
         """One object. Raises NotFound."""
-        body = await self.request("GET", self._path(kind.RESOURCE, namespace, name))
+        body = await self.request("GET", object_path(kind.RESOURCE, namespace, name, default=self.namespace))
         obj: K = decode_object(kind, body, name)
         return obj
 
@@ -127,15 +124,15 @@ class Client:
 
         An item that does not fit `kind` raises ServerError, or goes to `bad` and is left out.
         """
-        path = self._path(kind.RESOURCE, namespace, None)
-        params = {"limit": str(PAGE), **_selectors(labels, fields)}
+        path = object_path(kind.RESOURCE, namespace, None, default=self.namespace)
+        params = {"limit": str(PAGE), **selectors(labels, fields)}
         while True:
             try:
                 body = await self.request("GET", path, params)
             except Gone:
                 if "continue" not in params:
                     raise
-                params = _selectors(labels, fields)  # no limit: one consistent answer, as client-go does
+                params = selectors(labels, fields)  # no limit: one consistent answer, as client-go does
                 yield None
                 continue
             page = decode_list(kind, body, bad)
@@ -159,8 +156,8 @@ class Client:
         Resume with the resource version of the last event.
         """
         seconds = random.randrange(300, 600)
-        params = watch_params(resource_version, seconds) | _selectors(labels, fields)
-        path = self._path(kind.RESOURCE, namespace, None)
+        params = watch_params(resource_version, seconds) | selectors(labels, fields)
+        path = object_path(kind.RESOURCE, namespace, None, default=self.namespace)
         return self._watch(kind, path, params, idle=seconds + 30.0, bad=bad)
 
     async def _watch(
@@ -260,8 +257,8 @@ class Client:
 
         `subresource` posts to one of an existing object (binding, eviction, token), whose name the metadata has.
         """
-        where, data, space, name = self._body(obj, resource, namespace)
-        path = self._path(where, space, name if subresource else None, subresource)
+        where, data, space, name = object_data(obj, resource, namespace, self.namespace)
+        path = object_path(where, space, name if subresource else None, subresource, default=self.namespace)
         params = {"fieldManager": manager} if manager else None
         body = await self.request("POST", path, params, data)
         return self._same(obj, body, name)
@@ -288,9 +285,9 @@ class Client:
 
         NB: of a narrow Struct the fields it does not know are lost; right for kinds that we own whole (Lease).
         """
-        where, data, space, name = self._body(obj, resource, namespace)
+        where, data, space, name = object_data(obj, resource, namespace, self.namespace)
         params = {"fieldManager": manager} if manager else None
-        body = await self.request("PUT", self._path(where, space, name), params, data)
+        body = await self.request("PUT", object_path(where, space, name, default=self.namespace), params, data)
         return self._same(obj, body, name)
 
     async def patch(
@@ -305,7 +302,7 @@ class Client:
         manager: str = "",
     ) -> K:
         """Patches one object and returns it. A resourceVersion in a merge patch makes it conditional."""
-        path = self._path(kind.RESOURCE, namespace, name, subresource)
+        path = object_path(kind.RESOURCE, namespace, name, subresource, default=self.namespace)
         params = {"fieldManager": manager} if manager else None
         body = await self.request("PATCH", path, params, patch, content_type=_PATCH_TYPES[type])
         obj: K = decode_object(kind, body, name)
@@ -321,9 +318,9 @@ class Client:
         resource: Resource | None = None,
     ) -> dict[str, Any]:
         """Server-side apply of exactly the fields in `obj`; creates what does not exist. Conflict without force."""
-        where, data, space, name = self._body(obj, resource, namespace)
+        where, data, space, name = object_data(obj, resource, namespace, self.namespace)
         params = {"fieldManager": manager, "force": "true" if force else "false"}
-        path = self._path(where, space, name, subresource)
+        path = object_path(where, space, name, subresource, default=self.namespace)
         # NB: applying the same twice is the same as once, so it may be sent again on a fresh connection.
         body = await self.request("PATCH", path, params, data, content_type=_PATCH_TYPES["apply"], replay=True)
         answer: dict[str, Any] = decode_any(body)
@@ -350,7 +347,7 @@ class Client:
         if options:
             options = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
         where = kind if isinstance(kind, Resource) else kind.RESOURCE
-        await self.request("DELETE", self._path(where, namespace, name), None, options or None)
+        await self.request("DELETE", object_path(where, namespace, name, default=self.namespace), None, options or None)
 
     # -- the wire --------------------------------------------------------------------------------------------------
 
@@ -453,50 +450,9 @@ class Client:
             response.status, response.body, where=f"{method} {path}", retry_after=response.header(b"retry-after")
         )
 
-    def _path(self, resource: Resource, namespace: str | None, name: str | None, subresource: str | None = None) -> str:
-        for part in (namespace, name):
-            if part is not None and (not part or "/" in part or part in (".", "..")):
-                raise InvalidInput(f"{part!r} is no name of an object", where=resource.kind)
-        if resource.namespaced and name is not None and not namespace:
-            namespace = self.namespace
-        path = resource.path(namespace, name, subresource)
-        return path if path.isascii() and path.isprintable() and not _ODD & set(path) else quote(path, safe="/:@")
-
-    def _body(
-        self, obj: KubeObject | Mapping[str, Any], resource: Resource | None, namespace: str | None
-    ) -> tuple[Resource, dict[str, Any], str | None, str | None]:
-        """Return the resource of `obj`, its JSON data with kind and apiVersion, its namespace and its name."""
-        data: dict[str, Any]
-        if isinstance(obj, Mapping):
-            data = dict(obj)
-            if resource is None:
-                resource = RESOURCES.get((data.get("apiVersion", ""), data.get("kind", "")))
-        else:
-            data = msgspec.to_builtins(obj)
-            resource = resource or type(obj).RESOURCE
-        if resource is None:
-            raise InvalidInput(
-                f"where is {data.get('apiVersion')} {data.get('kind')} served?", cure="pass resource=Resource(...)"
-            )
-        data["apiVersion"] = resource.api_version
-        data["kind"] = resource.kind
-        meta = data.get("metadata") or {}
-        space = namespace or meta.get("namespace") or None
-        if resource.namespaced:
-            space = space or self.namespace
-        return resource, data, space, meta.get("name")
-
     def _same(self, obj: K | Mapping[str, Any], body: bytes, name: str | None) -> K | dict[str, Any]:
         if isinstance(obj, Mapping):
             answer: dict[str, Any] = decode_any(body)
             return answer
         same: K = decode_object(type(obj), body, name or "")
         return same
-
-
-_ODD: Final = frozenset(' %?#"<>\\^`{|}')
-
-
-def _selectors(labels: str, fields: str) -> dict[str, str]:
-    chosen = {"labelSelector": labels, "fieldSelector": fields}
-    return {key: value for key, value in chosen.items() if value}
