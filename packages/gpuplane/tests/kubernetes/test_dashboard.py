@@ -21,7 +21,7 @@ from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from kubekit.api.core import Pod
-from kubekit.kube import Client, NotFound
+from kubekit.kube import AlreadyExists, Client, NotFound
 from packages.gpuplane.tests.dashboard.in_cluster import InCluster, dashboard_process
 from packages.gpuplane.tests.dashboard.scene import dashboard, get
 from packages.gpuplane.tests.kubernetes.test_explanation import node
@@ -66,7 +66,7 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
             await client.request("POST", "/api/v1/namespaces", None, {"metadata": {"name": name}})
             accounts = f"/api/v1/namespaces/{name}/serviceaccounts"
             for account in ("default", "robot"):
-                with contextlib.suppress(Exception):  # the controller manager makes the first one too
+                with contextlib.suppress(AlreadyExists):  # the controller manager makes the first one too
                     await client.request("POST", accounts, None, {"metadata": {"name": account}})
             await bind(client, name, "view", name)
         await bind(client, MINE, "cluster-admin", "")
