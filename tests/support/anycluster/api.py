@@ -9,7 +9,7 @@ import json
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -27,12 +27,13 @@ TYPES: Final = {
 
 
 class Answer:
-    """`status`, `headers` (lower case) and `body`: data where it is JSON, else text."""
+    """`status`, `headers` (lower case), `body` (data where it is JSON, else text), and all `warnings` of the answer."""
 
-    def __init__(self, status: int, headers: dict[str, str], body: Any) -> None:
+    def __init__(self, status: int, headers: dict[str, str], body: Any, warnings: Sequence[str] = ()) -> None:
         self.status = status
         self.headers = headers
         self.body = body
+        self.warnings = list(warnings)
 
     def __getitem__(self, key: str) -> Any:
         return self.body[key]
@@ -139,7 +140,8 @@ class Api:
         if headers.get("connection") == "close":
             self.close()
         text = data.decode(errors="replace")
-        return Answer(response.status, headers, json.loads(text) if text[:1] in "{[" and text else text)
+        content = json.loads(text) if text[:1] in "{[" and text else text
+        return Answer(response.status, headers, content, response.headers.get_all("warning") or ())
 
     def get(self, path: str, **more: Any) -> Answer:
         return self.call("GET", path, **more)

@@ -1,8 +1,8 @@
 """The admission chain: Kubernetes' own plugins, mutating webhooks, then policies and validating webhooks.
 
 Of the plugins of a real API server those are here that change what users see: service account, priority, default
-tolerations, runtime class, the check that no user grants rights beyond his own, limit ranges and quotas. A namespace
-that is missing or going is refused by the registry itself.
+tolerations, runtime class, the check that no user grants rights beyond his own, pod security, limit ranges and quotas.
+A namespace that is missing or going is refused by the registry itself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tinykube.apiserver.failure import forbidden
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.identity import Find
 from tinykube.apiserver.limit_ranges import LimitRanges
+from tinykube.apiserver.pod_security import PodSecurity
 from tinykube.apiserver.policies import AdmissionPolicies
 from tinykube.apiserver.quotas import ResourceQuotaUsage
 from tinykube.apiserver.rbac import RBAC
@@ -51,6 +52,7 @@ class AdmissionChain:
         self._rbac = rbac
         self.quotas = quotas
         self.limit_ranges: LimitRanges | None = None
+        self.pod_security: PodSecurity | None = None
         self._find = find
         self._list = list_all
         self._webhooks = webhooks
@@ -78,6 +80,7 @@ class AdmissionChain:
                 key in _OWN
                 or self._webhooks.covers(info, operation, subresource)
                 or self._policies.covers(info, operation, subresource)
+                or (self.pod_security is not None and self.pod_security.covers(info, operation, subresource))
                 or (self.limit_ranges is not None and self.limit_ranges.covers(info, operation, subresource))
                 or (self.quotas is not None and operation == "CREATE" and self.quotas.covers(info))
             )
@@ -96,6 +99,8 @@ class AdmissionChain:
 
     async def validate(self, request: AdmissionRequest) -> None:
         namespace = self._namespace(request)
+        if self.pod_security is not None:
+            self.pod_security.admit(request)
         self._policies.validate(request, namespace)
         await self._webhooks.validate(request, namespace)
         if self.limit_ranges is not None:

@@ -25,6 +25,7 @@ from tinykube.apiserver.hooks import Object
 from tinykube.apiserver.identity import RequestAuthenticator, ServiceAccountTokens
 from tinykube.apiserver.limit_ranges import LimitRanges
 from tinykube.apiserver.openapi import OpenAPI
+from tinykube.apiserver.pod_security import PodSecurity
 from tinykube.apiserver.policies import AdmissionPolicies
 from tinykube.apiserver.rbac import RBAC
 from tinykube.apiserver.registry import Registry
@@ -196,6 +197,7 @@ def install(
     for plural in CONFIGURATION:
         registry.subscribe(plural, lambda *_: made.admission.changed())
     made.admission.limit_ranges = LimitRanges(registry)
+    made.admission.pod_security = PodSecurity(registry, made.admission.changed)
     made.admission.quotas = quotas.ResourceQuotaUsage(registry, made.admission.changed)
     hooks.admission = made.admission
     hooks.authenticator = made.identity
