@@ -2,6 +2,7 @@
 #ifndef GPUPLANE_LIMITER_H
 #define GPUPLANE_LIMITER_H
 
+#include "lock.h"
 #include "page.h"
 
 #include <stdbool.h>
@@ -43,13 +44,19 @@ int page_folder(void);
 
 /* The slot of this process. Claiming it again is free. */
 bool slots_claim(void);
-struct usage_slot *slots_own(void); /* NULL before slots_claim */
+extern struct usage_slot *slots_own; /* NULL before slots_claim */
 unsigned slots_number(void);
 void slots_forget(void); /* in a forked child: the slot is its parent's */
+unsigned slots_end(void); /* slots from here on were never taken */
 /* Clears the slots of processes that are no more. */
 void slots_reap(void);
 /* Whether the process that had the slot is no more. */
 bool slots_gone(unsigned slot);
+
+/* slots_memory.c. The lock is for the words of this slot that only its process writes, but `asking`, and for the table of
+   what the process holds (cuda/track.c). */
+extern struct lock slots_lock;
+void slots_forget_memory(void);
 /* Takes memory in the ledger; `context` says for which word. False: above the limit. */
 bool slots_take(int gpu, uint64_t bytes, bool context);
 void slots_give(int gpu, uint64_t bytes, bool context);
@@ -59,6 +66,14 @@ void slots_refused(int gpu);
 /* Around each call that changes what this process holds (page.h). */
 void slots_begin_change(void);
 void slots_end_change(void);
+/* Changes a word that only this process writes, with the lock held: no atomic instruction. */
+static inline void slots_change(uint64_t *word, uint64_t by)
+{
+	__atomic_store_n(word, __atomic_load_n(word, __ATOMIC_RELAXED) + by, __ATOMIC_RELEASE);
+}
+/* Two in one. A change has begun also if nothing was taken. */
+bool slots_begin_take(int gpu, uint64_t bytes);
+void slots_give_end(int gpu, uint64_t bytes);
 uint64_t slots_sum(int gpu); /* what the container holds */
 uint64_t slots_limit(int gpu); /* 0: none */
 

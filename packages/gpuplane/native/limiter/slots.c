@@ -1,4 +1,4 @@
-/* The process's slot on the usage page, and the memory taken in it. page.h says how processes agree without locks. */
+/* The process's slot on the usage page; slots_memory.c takes memory in it. page.h says how processes agree without locks. */
 #include "limiter.h"
 
 #include <errno.h>
@@ -12,11 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PATIENCE_NS 1000000000ull /* how long two that ask at once may get in each other's way */
+struct usage_slot *slots_own;
 
 static int number = -1;
 static uint64_t own_word, own_namespace, own_start, own_image;
-static pthread_mutex_t taking = PTHREAD_MUTEX_INITIALIZER, claiming = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t claiming = PTHREAD_MUTEX_INITIALIZER;
 
 struct state {
 	char letter;
@@ -110,7 +110,7 @@ static bool take_over(struct usage_slot *slot, uint64_t word)
 	return true;
 }
 
-static unsigned high_water(void)
+unsigned slots_end(void)
 {
 	uint64_t top = LOAD(usage->high_water);
 	return top < PAGE_SLOTS ? (unsigned)top : PAGE_SLOTS;
@@ -135,15 +135,11 @@ bool slots_claim(void)
 		STORE(slot->pid_namespace, own_namespace);
 		STORE(slot->image, own_image);
 		STORE(slot->generation, LOAD(limits->generation));
+		slots_own = slot;
 		number = (int)i;
 	}
 	pthread_mutex_unlock(&claiming);
 	return number >= 0;
-}
-
-struct usage_slot *slots_own(void)
-{
-	return number < 0 ? NULL : &usage->slots[number];
 }
 
 unsigned slots_number(void)
@@ -154,8 +150,10 @@ unsigned slots_number(void)
 void slots_forget(void)
 {
 	static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+	slots_own = NULL;
 	number = -1;
-	taking = claiming = fresh;
+	claiming = fresh;
+	slots_forget_memory();
 }
 
 void slots_reap(void)
@@ -163,7 +161,7 @@ void slots_reap(void)
 	pthread_mutex_lock(&claiming);
 	if (!own_word)
 		learn_self();
-	for (unsigned i = 0; i < high_water(); i++) {
+	for (unsigned i = 0; i < slots_end(); i++) {
 		struct usage_slot *slot = &usage->slots[i];
 		uint64_t word = LOAD(slot->owner);
 		if (word && gone(word) && take_over(slot, word))
@@ -176,124 +174,4 @@ bool slots_gone(unsigned slot)
 {
 	uint64_t word = slot < PAGE_SLOTS ? LOAD(usage->slots[slot].owner) : 0;
 	return !word || gone(word);
-}
-
-uint64_t slots_limit(int gpu)
-{
-	return LOAD(limits->gpus[gpu].memory);
-}
-
-struct sums {
-	uint64_t held, asking; /* asking: by others */
-	int lowest;            /* slot of the first that asks, ours included */
-};
-
-static struct sums sum_up(int gpu)
-{
-	struct sums sums = {0, 0, -1};
-	for (unsigned i = 0, end = high_water(); i < end; i++) {
-		struct usage_slot *slot = &usage->slots[i];
-		struct usage_gpu *part = &slot->gpus[gpu];
-		if (!LOAD(slot->owner))
-			continue;
-		/* In this order: what moves from one to the other meanwhile is seen twice rather than not at all. */
-		uint64_t asking = LOAD(part->asking), held = LOAD(part->held);
-		uint64_t other = LOAD(part->other), context = LOAD(part->context);
-		sums.held += held + (other ? other : context);
-		if (asking && sums.lowest < 0)
-			sums.lowest = (int)i;
-		if ((int)i != number)
-			sums.asking += asking;
-	}
-	return sums;
-}
-
-uint64_t slots_sum(int gpu)
-{
-	struct sums sums = sum_up(gpu);
-	return sums.held + sums.asking;
-}
-
-static bool ask(int gpu, uint64_t bytes, uint64_t *word)
-{
-	struct usage_gpu *part = &usage->slots[number].gpus[gpu];
-	uint64_t started = 0;
-	bool reaped = false;
-	for (unsigned attempt = 1;; attempt++) {
-		uint64_t limit = slots_limit(gpu);
-		if (limit && bytes > limit)
-			break;
-		if (!LOAD(part->asking))
-			STORE(part->asking, bytes);
-		struct sums sums = sum_up(gpu);
-		if (!limit || sums.held + sums.asking + bytes <= limit) {
-			ADD(*word, bytes);
-			/* Behind the addition for whoever reads it, which is all that is needed, and costs less. */
-			__atomic_store_n(&part->asking, 0, __ATOMIC_RELEASE);
-			return true;
-		}
-		if (sums.held + bytes > limit && reaped)
-			break;
-		if (!reaped || attempt % 64 == 0)
-			slots_reap();
-		reaped = true;
-		if (sums.held + bytes > limit)
-			continue;
-		/* It depends on others that ask just now: the lowest slot goes first. */
-		if (sums.lowest < number)
-			STORE(part->asking, 0);
-		uint64_t now = clock_now();
-		started = started ? started : now;
-		if (now - started > PATIENCE_NS)
-			break;
-		clock_pause(1000 + 500 * (uint64_t)(number % 32));
-	}
-	STORE(part->asking, 0);
-	return false;
-}
-
-bool slots_take(int gpu, uint64_t bytes, bool context)
-{
-	struct usage_slot *slot = &usage->slots[number];
-	struct usage_gpu *part = &slot->gpus[gpu];
-	uint64_t *word = context ? &part->context : &part->held;
-	uint64_t generation = LOAD(limits->generation);
-	pthread_mutex_lock(&taking);
-	if (LOAD(slot->generation) != generation)
-		STORE(slot->generation, generation);
-	bool taken = ask(gpu, bytes, word);
-	pthread_mutex_unlock(&taking);
-	return taken;
-}
-
-void slots_give(int gpu, uint64_t bytes, bool context)
-{
-	struct usage_gpu *part = &usage->slots[number].gpus[gpu];
-	__atomic_sub_fetch(context ? &part->context : &part->held, bytes, __ATOMIC_SEQ_CST);
-}
-
-bool slots_found(int gpu, uint64_t bytes)
-{
-	ADD(usage->slots[number].gpus[gpu].held, bytes);
-	uint64_t limit = slots_limit(gpu);
-	if (!limit || slots_sum(gpu) <= limit)
-		return true;
-	slots_reap();
-	return slots_sum(gpu) <= limit;
-}
-
-void slots_begin_change(void)
-{
-	ADD(usage->slots[number].changes_begun, 1);
-}
-
-void slots_end_change(void)
-{
-	ADD(usage->slots[number].changes_ended, 1);
-}
-
-void slots_refused(int gpu)
-{
-	ADD(usage->slots[number].gpus[gpu].refused, 1);
-	ADD(usage->totals[gpu].refused, 1);
 }

@@ -215,7 +215,7 @@ void turn_want(struct turn *turn)
 bool turn_wait(struct turn *turn, uint64_t *ends)
 {
 	struct word word;
-	STORE(slots_own()->generation, LOAD(limits->generation));
+	STORE(slots_own->generation, LOAD(limits->generation));
 	if (!linked(turn))
 		return wait_own(turn, ends);
 	turn_want(turn);
@@ -237,7 +237,7 @@ static void charge(struct turn *turn, uint64_t until)
 	turn->charged = until;
 	if (turn->own)
 		ADD(usage->totals[turn->gpu].paid_until, time * 100 / own_limit(turn).core);
-	ADD(slots_own()->gpus[turn->gpu].busy_ns, time);
+	ADD(slots_own->gpus[turn->gpu].busy_ns, time);
 	ADD(usage->totals[turn->gpu].busy_ns, time);
 }
 
@@ -245,7 +245,7 @@ bool turn_more(struct turn *turn, uint64_t *ends)
 {
 	struct word word;
 	uint64_t now = clock_now();
-	STORE(slots_own()->generation, LOAD(limits->generation));
+	STORE(slots_own->generation, LOAD(limits->generation));
 	charge(turn, now);
 	if (!LOAD(limits->gpus[turn->gpu].core))
 		return false;
@@ -290,7 +290,7 @@ void turn_owe(struct turn *turn, uint64_t nanoseconds)
 		return;
 	if (!turn->held || turn->own || !tell(turn, WORD_OWES, nanoseconds, false))
 		ADD(usage->totals[turn->gpu].paid_until, nanoseconds * 100 / own_limit(turn).core);
-	ADD(slots_own()->gpus[turn->gpu].busy_ns, nanoseconds);
+	ADD(slots_own->gpus[turn->gpu].busy_ns, nanoseconds);
 	ADD(usage->totals[turn->gpu].busy_ns, nanoseconds);
 }
 

@@ -109,15 +109,13 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const struct arr
 	{                                                                                                               \
 		struct held held;                                                                                       \
 		NEED_REAL(symbol);                                                                                      \
-		bool ours = cuda_active && track_take(kind, (uint64_t)(uintptr_t)array, &held);                         \
-		if (ours)                                                                                               \
-			slots_begin_change();                                                                           \
+		bool ours = cuda_active && track_begin_take(kind, (uint64_t)(uintptr_t)array, &held);                   \
 		CUresult result = REAL(symbol)(array);                                                                  \
 		if (ours && result == CUDA_SUCCESS)                                                                     \
-			slots_give(held.gpu, held.bytes, false);                                                        \
+			slots_give_end(held.gpu, held.bytes);                                                           \
 		else if (ours)                                                                                          \
-			track_put(kind, (uint64_t)(uintptr_t)array, held);                                              \
-		if (ours)                                                                                               \
+			track_put_end(kind, (uint64_t)(uintptr_t)array, held);                                          \
+		else if (cuda_active)                                                                                   \
 			slots_end_change();                                                                             \
 		return result;                                                                                          \
 	}

@@ -21,7 +21,7 @@ void batch_refill(struct launches *own, int gpu, int batch)
 {
 	int used = own->given - own->left;
 	if (used > 0) {
-		ADD(slots_own()->gpus[gpu].launches, (uint64_t)used);
+		ADD(slots_own->gpus[gpu].launches, (uint64_t)used);
 		ADD(usage->totals[gpu].launches, (uint64_t)used);
 	}
 	own->given = own->left = batch;

@@ -155,6 +155,9 @@ struct held {
 bool track_put(enum kind kind, uint64_t key, struct held held);
 bool track_get(enum kind kind, uint64_t key, struct held *held);
 bool track_take(enum kind kind, uint64_t key, struct held *held);
+/* Two in one: the beginning of a change and a take, a put and the end of a change. */
+bool track_begin_take(enum kind kind, uint64_t key, struct held *held);
+void track_put_end(enum kind kind, uint64_t key, struct held held);
 /* Takes out one entry of `kind` whose owner is `owner`. */
 bool track_take_owned(enum kind kind, const void *owner, uint64_t *key, struct held *held);
 void track_forget(void);

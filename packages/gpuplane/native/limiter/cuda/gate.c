@@ -135,7 +135,7 @@ static void wait_turn(struct gate *gate, bool resumes)
 		gate_try_turn(gate);
 	gate->waiting--;
 	uint64_t waited = clock_now() - started;
-	ADD(slots_own()->gpus[gate->turn.gpu].throttled_ns, waited);
+	ADD(slots_own->gpus[gate->turn.gpu].throttled_ns, waited);
 	ADD(usage->totals[gate->turn.gpu].throttled_ns, waited);
 }
 

@@ -15,8 +15,7 @@ uint64_t memory_rounded(uint64_t size)
 
 bool memory_take(int gpu, uint64_t bytes)
 {
-	slots_begin_change();
-	if (slots_take(gpu, bytes, false))
+	if (slots_begin_take(gpu, bytes))
 		return true;
 	pool_refresh(gpu);
 	if (slots_take(gpu, bytes, false))
@@ -30,10 +29,9 @@ CUresult memory_settle(CUresult result, enum kind kind, uint64_t key, struct hel
 {
 	/* What cannot be remembered stays charged for as long as the process lives: too high, not too low. */
 	if (result != CUDA_SUCCESS)
-		slots_give(held.gpu, held.bytes, false);
+		slots_give_end(held.gpu, held.bytes);
 	else
-		track_put(kind, key, held);
-	slots_end_change();
+		track_put_end(kind, key, held);
 	return result;
 }
 
@@ -112,14 +110,15 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t w
 
 CUresult memory_freed(CUresult result, bool ours, CUdeviceptr address, struct held held)
 {
-	if (ours && result == CUDA_SUCCESS)
-		slots_give(held.gpu, held.bytes, false);
-	else if (ours)
-		track_put(KIND_ADDRESS, address, held);
-	else if (cuda_active && result == CUDA_SUCCESS)
-		pool_freed(address);
-	if (cuda_active)
+	if (ours && result == CUDA_SUCCESS) {
+		slots_give_end(held.gpu, held.bytes);
+	} else if (ours) {
+		track_put_end(KIND_ADDRESS, address, held);
+	} else if (cuda_active) {
+		if (result == CUDA_SUCCESS)
+			pool_freed(address);
 		slots_end_change();
+	}
 	return result;
 }
 
@@ -129,9 +128,7 @@ CUresult memory_freed(CUresult result, bool ours, CUdeviceptr address, struct he
 	{                                                                                                               \
 		struct held held = {0};                                                                                 \
 		NEED_REAL(symbol);                                                                                      \
-		if (cuda_active)                                                                                        \
-			slots_begin_change();                                                                           \
-		bool ours = cuda_active && track_take(KIND_ADDRESS, address, &held);                                    \
+		bool ours = cuda_active && track_begin_take(KIND_ADDRESS, address, &held);                              \
 		return memory_freed(REAL(symbol)(address), ours, address, held);                                        \
 	}
 FREE(cuMemFree_v2, CUdeviceptr)

@@ -89,9 +89,7 @@ ALLOCATE_FROM(cuMemAllocFromPoolAsync_ptsz, true)
 	{                                                                                                               \
 		struct held held = {0};                                                                                 \
 		NEED_REAL(symbol);                                                                                      \
-		if (cuda_active)                                                                                        \
-			slots_begin_change();                                                                           \
-		bool ours = cuda_active && track_take(KIND_ADDRESS, address, &held);                                    \
+		bool ours = cuda_active && track_begin_take(KIND_ADDRESS, address, &held);                              \
 		return memory_freed(REAL(symbol)(address, stream), ours, address, held);                                \
 	}
 FREE(cuMemFreeAsync)

@@ -1,124 +1,152 @@
-/* What this process holds, by kind and handle: a table with open addressing. */
+/* What this process holds, by kind and handle: a table with open addressing, under slots_lock. */
 #include "cuda.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-struct entry {
-	uint64_t key;
-	uint32_t kind; /* 0: empty; GONE: was one, look further */
-	struct held held;
+struct entry { /* two in a cache line */
+	uint64_t key, bytes;
+	void *owner;
+	int gpu;
+	uint32_t kind; /* 0: empty */
 };
-#define GONE 0xffffffffu
+_Static_assert(sizeof(struct entry) == 32, "two in a cache line");
 
-static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static struct entry *table;
-static size_t room, used; /* room is a power of two; used counts what is GONE too */
+static size_t room, used; /* room is a power of two */
 
-static size_t place(enum kind kind, uint64_t key)
+static size_t place(uint32_t kind, uint64_t key)
 {
 	uint64_t mixed = (key ^ (uint64_t)kind << 56) * 0x9e3779b97f4a7c15ull;
 	return (size_t)(mixed >> 20) & (room - 1);
 }
 
-static struct entry *find(enum kind kind, uint64_t key)
+/* The entry, or the empty place where it would be. There is one, since the table is never full. */
+static struct entry *find(uint32_t kind, uint64_t key)
 {
-	if (!room)
-		return NULL;
-	for (size_t at = place(kind, key); table[at].kind; at = (at + 1) & (room - 1))
-		if (table[at].kind == (uint32_t)kind && table[at].key == key)
-			return &table[at];
-	return NULL;
-}
-
-static void put(struct entry entry)
-{
-	size_t at = place((enum kind)entry.kind, entry.key);
-	while (table[at].kind && table[at].kind != GONE)
+	size_t at = place(kind, key);
+	while (table[at].kind && (table[at].kind != kind || table[at].key != key))
 		at = (at + 1) & (room - 1);
-	used += !table[at].kind;
-	table[at] = entry;
+	return &table[at];
 }
 
-/* Makes room, or only sweeps out what is GONE. */
+static struct held held_of(const struct entry *entry)
+{
+	return (struct held){entry->bytes, entry->owner, entry->gpu};
+}
+
 static bool grow(void)
 {
-	struct entry *old = table;
-	size_t old_room = room, living = 0;
-	for (size_t i = 0; i < old_room; i++)
-		living += old[i].kind && old[i].kind != GONE;
-	size_t wanted = old_room ? old_room : 256;
-	while (living * 2 >= wanted)
-		wanted *= 2;
-	struct entry *fresh = calloc(wanted, sizeof *fresh);
+	struct entry *old = table, *fresh;
+	size_t old_room = room, wanted = room ? room * 2 : 256;
+	fresh = calloc(wanted, sizeof *fresh);
 	if (!fresh)
 		return false;
 	table = fresh;
 	room = wanted;
-	used = 0;
 	for (size_t i = 0; i < old_room; i++)
-		if (old[i].kind && old[i].kind != GONE)
-			put(old[i]);
+		if (old[i].kind)
+			*find(old[i].kind, old[i].key) = old[i];
 	free(old);
+	return true;
+}
+
+/* Empties a place, and moves those behind it forward that would not be found any more. */
+static void drop(struct entry *entry)
+{
+	size_t hole = (size_t)(entry - table), mask = room - 1;
+	for (size_t at = (hole + 1) & mask; table[at].kind; at = (at + 1) & mask) {
+		size_t first = place(table[at].kind, table[at].key);
+		if (((at - first) & mask) < ((at - hole) & mask))
+			continue; /* its first place lies behind the hole */
+		table[hole] = table[at];
+		hole = at;
+	}
+	table[hole].kind = 0;
+	used--;
+}
+
+static bool put(enum kind kind, uint64_t key, struct held held)
+{
+	if (used * 4 >= room * 3 && !grow())
+		return false;
+	struct entry *entry = find(kind, key);
+	used += !entry->kind;
+	*entry = (struct entry){key, held.bytes, held.owner, held.gpu, kind};
+	return true;
+}
+
+/* `out`: it leaves the table. */
+static bool look_up(enum kind kind, uint64_t key, struct held *held, bool out)
+{
+	struct entry *entry = room ? find(kind, key) : NULL;
+	if (!entry || !entry->kind)
+		return false;
+	*held = held_of(entry);
+	if (out)
+		drop(entry);
 	return true;
 }
 
 bool track_put(enum kind kind, uint64_t key, struct held held)
 {
-	pthread_mutex_lock(&guard);
-	bool kept = (room && used * 4 < room * 3) || grow();
-	struct entry *old = kept ? find(kind, key) : NULL;
-	if (old)
-		old->held = held;
-	else if (kept)
-		put((struct entry){key, (uint32_t)kind, held});
-	pthread_mutex_unlock(&guard);
+	lock_take(&slots_lock);
+	bool kept = put(kind, key, held);
+	lock_release(&slots_lock);
 	return kept;
+}
+
+void track_put_end(enum kind kind, uint64_t key, struct held held)
+{
+	lock_take(&slots_lock);
+	put(kind, key, held);
+	slots_change(&slots_own->changes_ended, 1);
+	lock_release(&slots_lock);
 }
 
 bool track_get(enum kind kind, uint64_t key, struct held *held)
 {
-	pthread_mutex_lock(&guard);
-	struct entry *entry = find(kind, key);
-	if (entry)
-		*held = entry->held;
-	pthread_mutex_unlock(&guard);
-	return entry != NULL;
+	lock_take(&slots_lock);
+	bool found = look_up(kind, key, held, false);
+	lock_release(&slots_lock);
+	return found;
 }
 
 bool track_take(enum kind kind, uint64_t key, struct held *held)
 {
-	pthread_mutex_lock(&guard);
-	struct entry *entry = find(kind, key);
-	if (entry) {
-		*held = entry->held;
-		entry->kind = GONE;
-	}
-	pthread_mutex_unlock(&guard);
-	return entry != NULL;
+	lock_take(&slots_lock);
+	bool found = look_up(kind, key, held, true);
+	lock_release(&slots_lock);
+	return found;
+}
+
+bool track_begin_take(enum kind kind, uint64_t key, struct held *held)
+{
+	lock_take(&slots_lock);
+	slots_change(&slots_own->changes_begun, 1);
+	bool found = look_up(kind, key, held, true);
+	lock_release(&slots_lock);
+	return found;
 }
 
 bool track_take_owned(enum kind kind, const void *owner, uint64_t *key, struct held *held)
 {
 	bool found = false;
-	pthread_mutex_lock(&guard);
+	lock_take(&slots_lock);
 	for (size_t i = 0; i < room && !found; i++) {
 		struct entry *entry = &table[i];
-		if (entry->kind != (uint32_t)kind || entry->held.owner != owner)
+		if (entry->kind != (uint32_t)kind || entry->owner != owner)
 			continue;
 		*key = entry->key;
-		*held = entry->held;
-		entry->kind = GONE;
+		*held = held_of(entry);
+		drop(entry);
 		found = true;
 	}
-	pthread_mutex_unlock(&guard);
+	lock_release(&slots_lock);
 	return found;
 }
 
 void track_forget(void)
 {
-	static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-	guard = fresh;
 	table = NULL; /* perhaps in the middle of a change when the process forked: left alone */
 	room = used = 0;
 }
