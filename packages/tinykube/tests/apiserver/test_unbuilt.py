@@ -22,11 +22,7 @@ def template(pod):
 
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 CRON_JOBS = "/apis/batch/v1/namespaces/default/cronjobs"
-POLICY = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
-IN_CRON_JOB = {
-    "schedule": "0 * * * *",
-    "jobTemplate": {"spec": job(backoffLimitPerIndex=1, completionMode="Indexed", completions=2)},
-}
+IN_CRON_JOB = {"schedule": "0 * * * *", "jobTemplate": {"spec": job(CLAIMS)}}
 
 
 @pytest.mark.parametrize(
@@ -35,12 +31,7 @@ IN_CRON_JOB = {
         ("/api/v1/namespaces/default/pods", {**PODS, **CLAIMS}, "spec.resourceClaims"),
         ("/apis/apps/v1/namespaces/default/deployments", template(CLAIMS), "spec.template.spec.resourceClaims"),
         (JOBS, job(CLAIMS), "spec.template.spec.resourceClaims"),
-        (JOBS, job(podFailurePolicy=POLICY), "spec.podFailurePolicy"),
-        (JOBS, job(completionMode="Indexed", completions=2, backoffLimitPerIndex=1), "spec.backoffLimitPerIndex"),
-        (JOBS, job(completionMode="Indexed", completions=2, maxFailedIndexes=1), "spec.maxFailedIndexes"),
-        (JOBS, job(successPolicy={"rules": [{"succeededCount": 1}]}), "spec.successPolicy"),
-        (JOBS, job(podReplacementPolicy="Failed"), "spec.podReplacementPolicy"),
-        (CRON_JOBS, IN_CRON_JOB, "spec.jobTemplate.spec.backoffLimitPerIndex"),
+        (CRON_JOBS, IN_CRON_JOB, "spec.jobTemplate.spec.template.spec.resourceClaims"),
     ],
 )
 async def test_a_field_without_effect_is_refused(api, path, spec, field):

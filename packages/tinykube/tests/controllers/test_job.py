@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinykube.controllers.job.decide import TRACKING, format_indexes, parse_indexes
+from tinykube.controllers.job.indexes import format_indexes, parse_indexes
+from tinykube.controllers.job.tally import TRACKING
 
 
 def job(**spec):

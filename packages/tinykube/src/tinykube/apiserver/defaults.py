@@ -227,11 +227,14 @@ def _job_spec(spec: Object) -> None:
     _fill(
         spec,
         parallelism=1,
-        backoffLimit=6,
+        backoffLimit=6 if spec.get("backoffLimitPerIndex") is None else 2**31 - 1,
         completionMode="NonIndexed",
         suspend=False,
-        podReplacementPolicy="TerminatingOrFailed",
+        podReplacementPolicy="TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed",
     )
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
+        for pattern in rule.get("onPodConditions") or ():
+            _fill(pattern, status="True")
     _template(spec)
 
 

@@ -10,8 +10,12 @@ from zoneinfo import ZoneInfo
 from kubekit.errors import InvalidInput
 from tinykube import cron
 from tinykube.apiserver.failure import Cause, invalid_value, required
+from tinykube.apiserver.validation.job_policies import (
+    FAILED_INDEXES,
+    validate_failed_indexes,
+    validate_policies,
+)
 from tinykube.apiserver.validation.tables import Object, RuleTable, immutable, not_negative, one_of
-from tinykube.apiserver.validation.unbuilt import unbuilt_of_job
 from tinykube.apiserver.validation.workloads import matches_template, validate_template
 
 _MANAGED_BY: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9/_.-]+")
@@ -33,24 +37,29 @@ _JOB: Final = RuleTable(
     ("managedBy", _managed_by),
     ("completionMode", one_of("NonIndexed", "Indexed")),
 )
-_LAST: Final = RuleTable(("podReplacementPolicy", one_of("Failed", "TerminatingOrFailed")))
 
 
 def _job_spec(spec: Object, where: str, *, has_selector: bool) -> Iterator[Cause]:
     template = spec.get("template") or {}
     yield from _JOB(spec, where)
+    yield from FAILED_INDEXES(spec, where)
+    if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
+        yield required(f"{where}.backoffLimitPerIndex", "when maxFailedIndexes is specified")
     if spec.get("completionMode") == "Indexed":
         if spec.get("completions") is None:
             yield required(f"{where}.completions", "when completion mode is Indexed")
         elif (spec.get("parallelism") or 0) > _MOST_INDEXES and spec["completions"] > _MOST_INDEXES:
             text = f"must be less than or equal to {_MOST_INDEXES} when completion mode is Indexed"
             yield invalid_value(f"{where}.parallelism", spec["parallelism"], text)
-    yield from _LAST(spec, where)
+    yield from validate_failed_indexes(spec, where)
+    yield from validate_policies(spec, where)
     yield from validate_template(template, f"{where}.template")
     policy = (template.get("spec") or {}).get("restartPolicy")
     if template and policy not in ("OnFailure", "Never"):
         yield required(f"{where}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
-    yield from unbuilt_of_job(spec, where)
+    elif policy != "Never" and spec.get("podFailurePolicy") is not None:
+        text = 'only "Never" is supported when podFailurePolicy is specified'
+        yield invalid_value(f"{where}.template.spec.restartPolicy", policy, text)
     if has_selector:
         yield from _own_selector(spec, template, where)
 
@@ -75,7 +84,7 @@ def validate_job(obj: Object, old: Object | None) -> list[Cause]:
     before = old.get("spec") or {}
     if spec == before:
         return []
-    names = ["selector", "completionMode", "managedBy"]
+    names = ["selector", "completionMode", "managedBy", "podFailurePolicy", "backoffLimitPerIndex", "successPolicy"]
     if not (spec.get("completionMode") == "Indexed" and spec.get("completions") == spec.get("parallelism")):
         names.append("completions")
     causes = [*_JOB(spec, "spec"), *immutable(spec, before, *names, where="spec")]

@@ -99,6 +99,14 @@ def at_least(least: int, message: str = "") -> Check:
     return check
 
 
+def at_most_items(most: int) -> Check:
+    def check(value: Any, where: str) -> Iterator[Cause]:
+        if len(value) > most:
+            yield Cause("FieldValueTooMany", f"Too many: {len(value)}: must have at most {most} items", where)
+
+    return check
+
+
 port_number: Final = between(1, 65535)
 not_negative: Final = at_least(0)
 above_zero: Final = at_least(1, "must be greater than zero")

@@ -9,26 +9,13 @@ from tinykube.apiserver.failure import Cause
 
 Object = dict[str, Any]
 
-#: Of a pod's spec, of a Job's spec: the field and what would not happen.
+#: Of a pod's spec: the field and what would not happen.
 _OF_PODS: Final = {"resourceClaims": "no device would be allocated"}
-_OF_JOBS: Final = {
-    "podFailurePolicy": "each failed pod would count",
-    "backoffLimitPerIndex": "failures would be counted over all indexes",
-    "maxFailedIndexes": "failures would be counted over all indexes",
-    "successPolicy": "each index would have to succeed",
-}
 
 
 def unbuilt_of_pod(spec: Object, field: str) -> Iterator[Cause]:
     """Return a finding for each field of a pod's spec that is set and has no effect; `field` is the spec's path."""
     yield from _set(spec, field, _OF_PODS)
-
-
-def unbuilt_of_job(spec: Object, field: str) -> Iterator[Cause]:
-    """The same for a Job's spec, but not for its template."""
-    yield from _set(spec, field, _OF_JOBS)
-    if spec.get("podReplacementPolicy") == "Failed":
-        yield _refused(f"{field}.podReplacementPolicy", "pods would be replaced while they end")
 
 
 def _set(spec: Object, field: str, effects: dict[str, str]) -> Iterator[Cause]:

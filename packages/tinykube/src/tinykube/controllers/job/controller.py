@@ -9,6 +9,9 @@ from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
 from tinykube.controllers.job import decide
+from tinykube.controllers.job.indexes import INDEX, failure_annotations
+from tinykube.controllers.job.policies import judge_failure
+from tinykube.controllers.job.tally import TRACKING, JobTally, tally
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.templates import pod_from
 from tinykube.controllers.worker import KeyWorker
@@ -64,41 +67,46 @@ class JobController:
         if (job["spec"].get("managedBy") or decide.MANAGER) != decide.MANAGER:
             return None  # another controller's
         meta = job["metadata"]
-        counted = decide.tally(job, list(self._index.owned(meta["uid"]).values()))
+        is_ending = decide.announced_end(job) is not None or podstate.is_terminating(job)
+        counted = tally(job, list(self._index.owned(meta["uid"]).values()), is_ending=is_ending)
         if decide.is_over(job) or podstate.is_terminating(job):
             await self._settle(job, counted)
             return await self._expire(job)
         now = self._registry.now()
         step = decide.step(job, counted, now, _restarts(job, counted))
         for pod in step.delete:
+            if step.end is None:
+                await self._release(pod)  # no failure: the Job wants fewer pods
             await self._delete(job, pod)
         active = len(counted.active) - len(step.delete)
         for index in step.create:
-            await self._create(job, index)
+            await self._create(job, index, counted)
             active += 1
         status = decide.status_of(job, counted, now, active=active)
-        conditions = self._conditions(job, step, now)
+        is_over = step.end is not None and counted.is_settled
+        conditions = self._conditions(job, step, now, is_over=is_over)
         if conditions:
             status["conditions"] = conditions
-        if step.ended == "Complete":
+        if is_over and step.end is not None and step.end.type == "Complete":
             status["completionTime"] = now
         if status != job.get("status"):
             body = {**job, "status": status}
             job = await self._registry.update(self._jobs, namespace, name, body, subresource="status")
-            if step.ended:
-                kind = "Normal" if step.ended == "Complete" else "Warning"
-                reason, text = ("Completed", "Job completed") if kind == "Normal" else (step.reason, step.message)
-                self._recorder.record(job, "Job", reason, text, kind)
+            if is_over and step.end is not None:
+                if step.end.type == "Complete":
+                    self._recorder.record(job, "Job", "Completed", "Job completed")
+                else:
+                    self._recorder.record(job, "Job", step.end.reason, step.end.message, "Warning")
         for pod in counted.to_release:
             await self._release(pod)
         if counted.to_release:
             self.worker.add(key)
-        if step.ended:
+        if is_over:
             return await self._expire(job)
         return step.wait_s
 
-    def _conditions(self, job: Object, step: decide.JobStep, now: str) -> list[dict[str, Any]]:
-        """Suspended while it is, and how the Job ended; the pre-conditions of 1.31 come with the end."""
+    def _conditions(self, job: Object, step: decide.JobStep, now: str, *, is_over: bool) -> list[dict[str, Any]]:
+        """Suspended while it is, how the Job will end, and then that it has."""
         standing = [dict(c) for c in (job.get("status") or {}).get("conditions") or ()]
         suspended = bool(job["spec"].get("suspend"))
         before = next((c for c in standing if c["type"] == "Suspended"), None)
@@ -107,12 +115,14 @@ class JobController:
             reason, text = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
             standing.append(_condition("Suspended", "True" if suspended else "False", reason, text, now))
             self._recorder.record(job, "Job", reason.removeprefix("Job"), text)
-        if step.ended:
-            first = "SuccessCriteriaMet" if step.ended == "Complete" else "FailureTarget"
-            standing += [_condition(type_, "True", step.reason, step.message, now) for type_ in (first, step.ended)]
+        if step.end is not None:
+            known = {c["type"] for c in standing if c["status"] == "True"}
+            reached = (step.end.announcement, step.end.type) if is_over else (step.end.announcement,)
+            end = step.end
+            standing += [_condition(type_, "True", end.reason, end.message, now) for type_ in reached if type_ not in known]
         return standing
 
-    async def _create(self, job: Object, index: int | None) -> None:
+    async def _create(self, job: Object, index: int | None, counted: JobTally) -> None:
         meta = job["metadata"]
         labels = {
             "batch.kubernetes.io/controller-uid": meta["uid"],
@@ -121,14 +131,18 @@ class JobController:
             "job-name": meta["name"],
         }
         pod = pod_from(job["spec"]["template"], job, "batch/v1", "Job", labels)
-        pod["metadata"].setdefault("finalizers", []).append(decide.TRACKING)
+        pod["metadata"].setdefault("finalizers", []).append(TRACKING)
         if index is not None:
             pod["metadata"]["generateName"] = f"{meta['name'][:50]}-{index}-"
-            pod["metadata"].setdefault("annotations", {})[decide.INDEX] = str(index)
-            pod["metadata"]["labels"][decide.INDEX] = str(index)
+            pod["metadata"].setdefault("annotations", {})[INDEX] = str(index)
+            pod["metadata"]["labels"][INDEX] = str(index)
             pod["spec"].setdefault("hostname", f"{meta['name']}-{index}")
             for container in [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]:
                 container.setdefault("env", []).append({"name": "JOB_COMPLETION_INDEX", "value": str(index)})
+            if job["spec"].get("backoffLimitPerIndex") is not None:
+                replaced = counted.replaceable.get(index)
+                counts = replaced is not None and judge_failure(job, replaced).counts
+                pod["metadata"]["annotations"] |= failure_annotations(replaced, counts=counts)
         try:
             made = await self._registry.create(self._pods, meta["namespace"], pod)
         except ApiFailure as error:
@@ -145,7 +159,7 @@ class JobController:
                 raise
         self._recorder.record(job, "Job", "SuccessfulDelete", f"Deleted pod: {meta['name']}")
 
-    async def _settle(self, job: Object, counted: decide.JobTally) -> None:
+    async def _settle(self, job: Object, counted: JobTally) -> None:
         """A Job that ended: what is still counted, what is still running, and no finalizer left behind."""
         for pod in counted.active:
             await self._delete(job, pod)
@@ -175,9 +189,9 @@ class JobController:
     async def _release(self, pod: Object) -> None:
         meta = pod["metadata"]
         fresh = self._registry.get(self._pods, meta["namespace"], meta["name"])
-        if fresh is None or decide.TRACKING not in (fresh["metadata"].get("finalizers") or ()):
+        if fresh is None or TRACKING not in (fresh["metadata"].get("finalizers") or ()):
             return
-        left = [f for f in fresh["metadata"]["finalizers"] if f != decide.TRACKING]
+        left = [f for f in fresh["metadata"]["finalizers"] if f != TRACKING]
         body = {**fresh, "metadata": {**fresh["metadata"], "finalizers": left}}
         await self._registry.update(self._pods, meta["namespace"], meta["name"], body)
 
@@ -197,7 +211,7 @@ class JobController:
         return None
 
 
-def _restarts(job: Object, counted: decide.JobTally) -> int:
+def _restarts(job: Object, counted: JobTally) -> int:
     """With restartPolicy OnFailure a failing pod stays and restarts: those count against the limit."""
     if job["spec"]["template"]["spec"].get("restartPolicy") != "OnFailure":
         return 0

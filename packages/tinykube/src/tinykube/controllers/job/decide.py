@@ -1,41 +1,40 @@
 """Decides a Job's next step and its status. Pure, on plain data.
 
-Finished pods carry a finalizer until they are counted, so that a pod that vanishes is never forgotten and never counted
-twice: first its uid goes into `status.uncountedTerminatedPods`, then its finalizer goes, then the counters take the uid
-in. Each step may be repeated.
+A Job ends in two steps: first a condition says how it will end (FailureTarget, SuccessCriteriaMet) and its pods go;
+when none runs any more and all are counted, Failed or Complete follows with the same reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from kubekit.api.durations import parse_time
 from tinykube.controllers import pods as podstate
+from tinykube.controllers.job.indexes import attempts_before, format_indexes, index_of
+from tinykube.controllers.job.policies import matched_success_rule, replaces_failed_only
+from tinykube.controllers.job.tally import JobTally, finished_at
 
 Object = Mapping[str, Any]
 MANAGER: Final = "kubernetes.io/job-controller"  # spec.managedBy of the Jobs that are ours
-TRACKING: Final = "batch.kubernetes.io/job-tracking"
-INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _FIRST_BACKOFF_S: Final = 10.0
 _LAST_BACKOFF_S: Final = 600.0
+_ANNOUNCED: Final = {"FailureTarget": "Failed", "SuccessCriteriaMet": "Complete"}
 
 
-class JobTally(msgspec.Struct, frozen=True):
-    """The pods of a Job sorted out. Counters include what is still uncounted; `indexes` are completed ones."""
+class JobEnd(msgspec.Struct, frozen=True):
+    """How a Job ends: Complete or Failed, and why."""
 
-    active: tuple[Object, ...]
-    ready: int
-    terminating: int
-    succeeded: int
-    failed: int
-    uncounted_succeeded: tuple[str, ...]
-    uncounted_failed: tuple[str, ...]
-    to_release: tuple[Object, ...]
-    indexes: frozenset[int]
-    last_failure: str
+    type: str
+    reason: str
+    message: str
+
+    @property
+    def announcement(self) -> str:
+        """The condition that precedes the end."""
+        return next(first for first, last in _ANNOUNCED.items() if last == self.type)
 
 
 class JobStep(msgspec.Struct, frozen=True):
@@ -43,138 +42,110 @@ class JobStep(msgspec.Struct, frozen=True):
 
     create: tuple[int | None, ...] = ()
     delete: tuple[Object, ...] = ()
-    ended: str = ""  # Complete or Failed
-    reason: str = ""
-    message: str = ""
+    end: JobEnd | None = None
     wait_s: float | None = None
 
 
-def index_of(pod: Object) -> int | None:
-    text = (pod["metadata"].get("annotations") or {}).get(INDEX)
-    return int(text) if text is not None and text.isdigit() else None
-
-
-def parse_indexes(text: str) -> set[int]:
-    """`0-2,5` -> {0, 1, 2, 5}"""
-    found: set[int] = set()
-    for part in text.split(","):
-        if part:
-            low, _, high = part.partition("-")
-            found.update(range(int(low), int(high or low) + 1))
-    return found
-
-
-def format_indexes(indexes: Sequence[int]) -> str:
-    ranges: list[list[int]] = []
-    for index in sorted(indexes):
-        if ranges and ranges[-1][1] == index - 1:
-            ranges[-1][1] = index
-        else:
-            ranges.append([index, index])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
-
-
-def tally(job: Object, pods: Sequence[Object]) -> JobTally:
-    status = job.get("status") or {}
-    before = status.get("uncountedTerminatedPods") or {}
-    uncounted_ok, uncounted_bad = set(before.get("succeeded") or ()), set(before.get("failed") or ())
-    known = {pod["metadata"]["uid"]: pod for pod in pods}
-    succeeded, failed = status.get("succeeded") or 0, status.get("failed") or 0
-    # Listed pods without the finalizer (or gone) are safe to take into the counters.
-    for uids, ok in ((uncounted_ok, True), (uncounted_bad, False)):
-        for uid in sorted(uids):
-            pod = known.get(uid)
-            if pod is None or TRACKING not in (pod["metadata"].get("finalizers") or ()):
-                uids.discard(uid)
-                succeeded, failed = succeeded + ok, failed + (not ok)
-    indexes = parse_indexes(status.get("completedIndexes") or "")
-    to_release: list[Object] = []
-    last_failure = ""
-    for uid, pod in known.items():
-        tracked = TRACKING in (pod["metadata"].get("finalizers") or ())
-        phase = podstate.phase(pod)
-        gone = podstate.is_terminating(pod) and not (
-            pod["spec"].get("nodeName") and pod["metadata"].get("deletionGracePeriodSeconds")
-        )
-        if phase == "Succeeded":
-            index = index_of(pod)
-            if index is not None:
-                indexes.add(index)
-            if tracked:
-                uncounted_ok.add(uid)
-        elif (phase == "Failed" or gone) and tracked:
-            uncounted_bad.add(uid)
-        if phase == "Failed":
-            last_failure = max(last_failure, _finished_at(pod))
-        if tracked and uid in uncounted_ok | uncounted_bad:
-            to_release.append(pod)
-    active = tuple(p for p in known.values() if podstate.is_active(p))
-    return JobTally(
-        active=active,
-        ready=sum(podstate.is_ready(p) for p in active),
-        terminating=sum(podstate.is_terminating(p) and not podstate.is_finished(p) for p in known.values()),
-        succeeded=succeeded + len(uncounted_ok),
-        failed=failed + len(uncounted_bad),
-        uncounted_succeeded=tuple(sorted(uncounted_ok)),
-        uncounted_failed=tuple(sorted(uncounted_bad)),
-        to_release=tuple(to_release),
-        indexes=frozenset(indexes),
-        last_failure=last_failure,
-    )
-
-
-def _finished_at(pod: Object) -> str:
-    times = [
-        (status.get("state") or {}).get("terminated", {}).get("finishedAt") or ""
-        for status in (pod.get("status") or {}).get("containerStatuses") or ()
-    ]
-    return max([*times, pod["metadata"].get("creationTimestamp") or ""])
+def announced_end(job: Object) -> JobEnd | None:
+    """Return how a Job will end, when a condition says so already."""
+    for first, last in _ANNOUNCED.items():
+        found = podstate.condition(job, first)
+        if found is not None and found.get("status") == "True":
+            return JobEnd(last, found.get("reason") or "", found.get("message") or "")
+    return None
 
 
 def step(job: Object, counted: JobTally, now: str, attempts: int | None = None) -> JobStep:
     """Decide the next step. `attempts`: restarts of running pods' containers (OnFailure), which count as failures."""
     spec, status = job["spec"], job.get("status") or {}
-    indexed = spec.get("completionMode") == "Indexed"
-    parallelism = spec.get("parallelism", 1)
-    completions = spec.get("completions")
-    limit = spec.get("backoffLimit", 6)
-    if counted.failed > limit or (attempts or 0) > limit:
-        text = "Job has reached the specified backoff limit"
-        return JobStep(delete=counted.active, ended="Failed", reason="BackoffLimitExceeded", message=text)
     deadline, started = spec.get("activeDeadlineSeconds"), status.get("startTime")
-    wait: float | None = None
+    left: float | None = None
     if deadline is not None and started and not spec.get("suspend"):
         left = deadline - (parse_time(now) - parse_time(started)).total_seconds()
-        if left <= 0:
-            text = "Job was active longer than specified deadline"
-            return JobStep(delete=counted.active, ended="Failed", reason="DeadlineExceeded", message=text)
-        wait = left
-    done = len([i for i in counted.indexes if i < (completions or 0)]) if indexed else counted.succeeded
-    finished = done >= completions if completions is not None else counted.succeeded > 0 and not counted.active
-    if finished:
-        reason, text = "CompletionsReached", "Reached expected number of succeeded pods"
-        return JobStep(delete=counted.active, ended="Complete", reason=reason, message=text)
+    end = announced_end(job) or _failure(spec, counted, left, attempts or 0) or _success(job, counted)
+    if end is not None:
+        return JobStep(delete=counted.active, end=end)
     if spec.get("suspend"):
-        return JobStep(delete=counted.active, wait_s=wait)
-    wanted = parallelism
+        return JobStep(delete=counted.active, wait_s=left)
+    create, delete, backoff = _pods(job, counted, now)
+    waits = [seconds for seconds in (left, backoff) if seconds is not None]
+    return JobStep(create=create, delete=delete, wait_s=min(waits, default=None))
+
+
+def _failure(spec: Object, counted: JobTally, left: float | None, attempts: int) -> JobEnd | None:
+    if counted.fails_job:
+        return JobEnd("Failed", "PodFailurePolicy", counted.fails_job)
+    limit = spec.get("backoffLimit", 6)
+    if counted.failed + counted.waiting_failures > limit or attempts > limit:
+        return JobEnd("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    if left is not None and left <= 0:
+        return JobEnd("Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
+    if not counted.failed_indexes:
+        return None
+    most, completions = spec.get("maxFailedIndexes"), spec.get("completions") or 0
+    if most is not None and len(counted.failed_indexes) > most:
+        text = "Job has exceeded the specified maximal number of failed indexes"
+        return JobEnd("Failed", "MaxFailedIndexesExceeded", text)
+    if len(counted.failed_indexes) + len(_completed(spec, counted)) >= completions:
+        return JobEnd("Failed", "FailedIndexes", "Job has failed indexes")
+    return None
+
+
+def _success(job: Object, counted: JobTally) -> JobEnd | None:
+    spec = job["spec"]
+    completions = spec.get("completions")
+    if _is_indexed(spec):
+        rule = matched_success_rule(job, _completed(spec, counted))
+        if rule is not None:
+            return JobEnd("Complete", "SuccessPolicy", f"Matched rules at index {rule}")
     if completions is not None:
-        wanted = min(parallelism, completions - done)
+        finished = _done(spec, counted) >= completions
+    else:
+        finished = counted.succeeded > 0 and not counted.active
+    return JobEnd("Complete", "CompletionsReached", "Reached expected number of succeeded pods") if finished else None
+
+
+def _is_indexed(spec: Object) -> bool:
+    return spec.get("completionMode") == "Indexed"
+
+
+def _completed(spec: Object, counted: JobTally) -> frozenset[int]:
+    """The completed indexes that the Job still has."""
+    return frozenset(index for index in counted.indexes if index < (spec.get("completions") or 0))
+
+
+def _done(spec: Object, counted: JobTally) -> int:
+    return len(_completed(spec, counted)) if _is_indexed(spec) else counted.succeeded
+
+
+def _pods(
+    job: Object, counted: JobTally, now: str
+) -> tuple[tuple[int | None, ...], tuple[Object, ...], float | None]:
+    """Return the pods to make, those to delete, and in how many seconds the next may start."""
+    spec, completions = job["spec"], job["spec"].get("completions")
+    wanted = spec.get("parallelism", 1)
+    if completions is not None:
+        wanted = min(wanted, completions - _done(spec, counted) - len(counted.failed_indexes))
     elif counted.succeeded:
-        wanted = len(counted.active)  # a work queue: once one succeeded no new ones start
-    missing = wanted - len(counted.active)
-    if missing < 0:
+        wanted = len(counted.active)  # a work queue: once a pod succeeded no new ones start
+    if wanted < len(counted.active):
         spare = sorted(counted.active, key=lambda p: (podstate.is_ready(p), _negated(p["metadata"])))
-        return JobStep(delete=tuple(spare[:-missing]), wait_s=wait)
-    if not missing:
-        return JobStep(wait_s=wait)
-    backoff = _backoff(counted, now)
-    if backoff > 0:
-        return JobStep(wait_s=min(backoff, wait) if wait is not None else backoff)
-    if not indexed:
-        return JobStep(create=(None,) * missing, wait_s=wait)
-    taken = counted.indexes | {index_of(pod) for pod in counted.active}
+        return (), tuple(spare[: len(counted.active) - wanted]), None
+    occupying = (*counted.active, *counted.leaving) if replaces_failed_only(job) else counted.active
+    missing = wanted - len(occupying)
+    if missing <= 0:
+        return (), (), None
+    if spec.get("backoffLimitPerIndex") is None:
+        backoff = _backoff(counted.failed, counted.last_failure, now)
+        if backoff > 0:
+            return (), (), backoff
+    if not _is_indexed(spec):
+        return (None,) * missing, (), None
+    taken = counted.indexes | counted.failed_indexes | {index_of(pod) for pod in occupying}
     free = [index for index in range(completions or 0) if index not in taken]
-    return JobStep(create=tuple(free[:missing]), wait_s=wait)
+    waits = {index: _backoff_of_index(counted.replaceable.get(index), now) for index in free}
+    ready = [index for index in free if waits[index] <= 0]
+    return tuple(ready[:missing]), (), min((wait for wait in waits.values() if wait > 0), default=None)
 
 
 def _negated(meta: Object) -> tuple[int, ...]:
@@ -182,22 +153,26 @@ def _negated(meta: Object) -> tuple[int, ...]:
     return tuple(-ord(c) for c in meta.get("creationTimestamp") or "")
 
 
-def _backoff(counted: JobTally, now: str) -> float:
+def _backoff(failures: int, last_failure: str, now: str) -> float:
     """Seconds until the next pod may start: 10 s after a failure, doubled for each, at most ten minutes."""
-    if not counted.failed or not counted.last_failure:
+    if not last_failure:
         return 0.0
-    pause = min(_FIRST_BACKOFF_S * 2.0 ** (counted.failed - 1), _LAST_BACKOFF_S)
-    return float(pause) - (parse_time(now) - parse_time(counted.last_failure)).total_seconds()
+    pause = min(_FIRST_BACKOFF_S * 2.0 ** (max(failures, 1) - 1), _LAST_BACKOFF_S)
+    return float(pause) - (parse_time(now) - parse_time(last_failure)).total_seconds()
+
+
+def _backoff_of_index(replaced: Object | None, now: str) -> float:
+    """The same for one index, whose last failed pod carries the number of failures before it."""
+    return _backoff(attempts_before(replaced) + 1, finished_at(replaced), now) if replaced is not None else 0.0
 
 
 def status_of(job: Object, counted: JobTally, now: str, *, active: int) -> dict[str, Any]:
     """The status without its conditions; `active` after what the step did."""
     before = job.get("status") or {}
-    indexed = job["spec"].get("completionMode") == "Indexed"
     uncounted = {"succeeded": list(counted.uncounted_succeeded), "failed": list(counted.uncounted_failed)}
     status: dict[str, Any] = {
         "ready": counted.ready,
-        "terminating": counted.terminating,
+        "terminating": len(counted.leaving),
         "uncountedTerminatedPods": {k: v for k, v in uncounted.items() if v},
     }
     counters = {
@@ -206,8 +181,10 @@ def status_of(job: Object, counted: JobTally, now: str, *, active: int) -> dict[
         "failed": counted.failed - len(counted.uncounted_failed),
     }
     status.update({name: value for name, value in counters.items() if value})
-    if indexed and counted.indexes:
-        status["completedIndexes"] = format_indexes(sorted(counted.indexes))
+    if _is_indexed(job["spec"]) and counted.indexes:
+        status["completedIndexes"] = format_indexes(counted.indexes)
+    if job["spec"].get("backoffLimitPerIndex") is not None:
+        status["failedIndexes"] = format_indexes(counted.failed_indexes)
     if not job["spec"].get("suspend"):
         status["startTime"] = before.get("startTime") or now
     if before.get("completionTime"):
