@@ -58,7 +58,9 @@ async def test_a_disrupted_pod_is_replaced_and_counts_for_nothing(cluster):
     assert "failed" not in work(cluster)["status"]
     (again,) = active(cluster)
     assert again["metadata"]["name"] != pod["metadata"]["name"]
-    assert TRACKING not in (cluster.registry.get("pods", "default", pod["metadata"]["name"])["metadata"].get("finalizers") or ())
+    assert TRACKING not in (
+        cluster.registry.get("pods", "default", pod["metadata"]["name"])["metadata"].get("finalizers") or ()
+    )
 
 
 async def test_an_exit_code_fails_the_whole_job_at_once(cluster):
@@ -66,7 +68,8 @@ async def test_an_exit_code_fails_the_whole_job_at_once(cluster):
     await made(cluster, completions=3, parallelism=3, podFailurePolicy=policy)
     first, *others = active(cluster)
     await fail(cluster, first, 42)
-    text = f"Container main for pod default/{first['metadata']['name']} failed with exit code 42 matching FailJob rule at index 1"
+    name = first["metadata"]["name"]
+    text = f"Container main for pod default/{name} failed with exit code 42 matching FailJob rule at index 1"
     for type_ in ("FailureTarget", "Failed"):
         assert condition(cluster, type_)["reason"] == "PodFailurePolicy"
         assert condition(cluster, type_)["message"] == text
@@ -161,7 +164,11 @@ async def test_ignored_failures_of_an_index_are_remembered_for_its_pauses(cluste
 
 @pytest.mark.parametrize(
     ("rule", "succeeding"),
-    [({"succeededIndexes": "0"}, [0]), ({"succeededCount": 2}, [1, 3]), ({"succeededIndexes": "0,2-3", "succeededCount": 1}, [3])],
+    [
+        ({"succeededIndexes": "0"}, [0]),
+        ({"succeededCount": 2}, [1, 3]),
+        ({"succeededIndexes": "0,2-3", "succeededCount": 1}, [3]),
+    ],
 )
 async def test_enough_successes_complete_it(cluster, rule, succeeding):
     fields = {"completionMode": "Indexed", "completions": 4, "parallelism": 4}
@@ -178,7 +185,12 @@ async def test_enough_successes_complete_it(cluster, rule, succeeding):
 
 
 @pytest.mark.parametrize(
-    "change", [{"backoffLimitPerIndex": 2}, {"podFailurePolicy": rules(DISRUPTED)}, {"successPolicy": rules({"succeededCount": 1})}]
+    "change",
+    [
+        {"backoffLimitPerIndex": 2},
+        {"podFailurePolicy": rules(DISRUPTED)},
+        {"successPolicy": rules({"succeededCount": 1})},
+    ],
 )
 async def test_policies_do_not_change(cluster, change):
     await made(cluster, completionMode="Indexed", completions=2, backoffLimitPerIndex=1, podReplacementPolicy="Failed")
@@ -242,7 +254,10 @@ class Run:
     fates=st.lists(st.sampled_from(["done", "fail", "stop", "disrupted", "gone"]), max_size=25),
 )
 def test_no_index_is_tried_too_often_and_every_job_ends(completions, parallelism, limit, most, fates):
-    policy = rules({**DISRUPTED, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}, on_exit("FailIndex", "In", 3))
+    policy = rules(
+        {**DISRUPTED, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        on_exit("FailIndex", "In", 3),
+    )
     spec = {"completionMode": "Indexed", "completions": completions, "parallelism": parallelism, "backoffLimit": 1000}
     run = Run({"spec": {**spec, "backoffLimitPerIndex": limit, "maxFailedIndexes": most, "podFailurePolicy": policy}})
     run.turn()

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kubekit.scheduling.podinfo import NodeTaint
-from tinykube.controllers.nodelifecycle import patience
+from kubekit.api.durations import parse_time
+from tinykube.controllers.tainteviction import patience, patience_starts
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 EXISTS = {"key": UNREACHABLE, "operator": "Exists"}
@@ -135,6 +137,9 @@ async def test_when_no_node_at_all_is_heard_of_nobody_is_evicted(cluster):
     assert taints(cluster, "b") == set()
 
 
+TAINT = {"key": "k", "effect": "NoExecute"}
+
+
 @pytest.mark.parametrize(
     ("tolerations", "expected"),
     [
@@ -147,7 +152,71 @@ async def test_when_no_node_at_all_is_heard_of_nobody_is_evicted(cluster):
     ],
 )
 def test_how_long_a_pod_may_stay(tolerations, expected):
-    assert patience({"spec": {"tolerations": tolerations}}, [NodeTaint("k", "", "NoExecute")]) == expected
+    assert patience({"spec": {"tolerations": tolerations}}, [TAINT]) == expected
+
+
+NOW = parse_time("2026-01-01T01:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("added", "came", "ago"), [(None, None, 0), (10, None, 10), (10, 3, 3), (10, 60, 10), (None, 60, 0)]
+)
+def test_a_pods_time_begins_when_it_and_the_taint_were_there(added, came, ago):
+    def before(seconds):
+        return f"2026-01-01T00:59:{60 - seconds:02}Z" if seconds else None
+
+    pod = {"metadata": {"creationTimestamp": before(came)}}
+    assert (NOW - patience_starts(pod, [{**TAINT, "timeAdded": before(added)}], NOW)).total_seconds() == ago
+
+
+KEYS = st.sampled_from(["a", "b", "c"])
+SECONDS = st.fixed_dictionaries({}, optional={"tolerationSeconds": st.integers(0, 600)})
+TOLERATIONS = st.lists(
+    st.builds(lambda key, more: {"key": key, "operator": "Exists", **more}, KEYS, SECONDS), max_size=4
+)
+TAINTS = st.lists(st.builds(lambda key: {"key": key, "effect": "NoExecute"}, KEYS), max_size=3)
+
+
+@given(tolerations=TOLERATIONS, taints=TAINTS, more=TAINTS)
+def test_more_taints_never_give_a_pod_more_time(tolerations, taints, more):
+    pod = {"spec": {"tolerations": tolerations}}
+    few, many = patience(pod, taints), patience(pod, [*taints, *more])
+    assert few is None or (many is not None and many <= few)
+    assert taints or few is None
+
+
+async def test_an_evicted_pod_says_that_it_was_disrupted(cluster, alive):
+    await cluster.node("a")
+    body = {"metadata": {"name": "p", "finalizers": ["example.com/look"]}}
+    body["spec"] = {"nodeName": "a", "containers": [{"name": "m", "image": "x"}]}
+    await cluster.run_pods(await cluster.create("pods", body))
+    await taint(cluster, "a", [{"key": "broken", "effect": "NoExecute"}])
+    found = cluster.registry.get("pods", "default", "p")
+    assert "deletionTimestamp" in found["metadata"]
+    condition = next(c for c in found["status"]["conditions"] if c["type"] == "DisruptionTarget")
+    assert condition["status"] == "True"
+    assert condition["reason"] == "DeletionByTaintManager"
+
+
+async def test_a_taint_that_goes_in_time_lets_the_pod_stay(cluster, alive):
+    await cluster.node("a")
+    await pod(cluster, "p", "a", {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 45})
+    await taint(cluster, "a", [{"key": "broken", "effect": "NoExecute"}])
+    await cluster.settle(30)
+    await taint(cluster, "a", [])
+    assert [e["message"] for e in cluster.events("TaintManagerEviction")] == ["Cancelling deletion of Pod default/p"]
+    await taint(cluster, "a", [{"key": "broken", "effect": "NoExecute"}])
+    await cluster.settle(30)
+    assert "deletionTimestamp" not in cluster.pods()[0]["metadata"]
+    await beat(cluster, "a")
+    await cluster.settle(30)
+    assert "deletionTimestamp" in cluster.pods()[0]["metadata"]
+
+
+async def taint(cluster, node, taints):
+    await cluster.registry.patch("nodes", None, node, {"spec": {"taints": taints}}, "merge")
+    await beat(cluster, node)
+    await cluster.settle()
 
 
 async def test_pods_of_a_node_that_is_gone_are_removed_after_a_quarantine(cluster):

@@ -21,6 +21,7 @@ from tinykube.controllers.pods import PodIndex
 from tinykube.controllers.quota import QuotaController
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.replicaset import ReplicaSetController
+from tinykube.controllers.tainteviction import TaintEvictionController
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -32,6 +33,7 @@ _COMPONENTS: Final = (
     "job-controller",
     "cronjob-controller",
     "node-controller",
+    "taint-eviction-controller",
 )
 
 
@@ -58,6 +60,7 @@ class Controllers:
             JobController(registry, index, recorders["job-controller"]),
             CronJobController(registry, recorders["cronjob-controller"]),
             NodeLifecycleController(registry, index, recorders["node-controller"], grace_s=node_grace_s),
+            TaintEvictionController(registry, index, recorders["taint-eviction-controller"]),
             PodCollector(registry, index),
             EndpointsController(registry),
             DisruptionController(registry),

@@ -1,18 +1,16 @@
-"""Nodes that fall silent: Ready becomes Unknown, taints follow the conditions, pods that do not tolerate them go.
+"""Nodes that fall silent: Ready becomes Unknown, and taints follow the conditions.
 
 A node is heard of when its lease is renewed or its status changes; times are this process's own, so that a restarted
-API server gives every node a full grace period. Taints and evictions are as in kube-controller-manager's node lifecycle
-and taint eviction controllers.
+API server gives every node a full grace period. Taints are as in kube-controller-manager's node lifecycle controller;
+`tainteviction` evicts the pods that do not tolerate them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kubekit.api.durations import parse_time
-from kubekit.scheduling.podinfo import NodeTaint, compile_taints, compile_tolerations
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
@@ -87,22 +85,6 @@ def silent(node: Object, now: str) -> list[dict[str, Any]]:
     return answer
 
 
-def patience(pod: Object, taints: Sequence[NodeTaint]) -> float | None:
-    """Return how many seconds a pod may stay with these NoExecute taints: None for ever, 0 not at all."""
-    tolerations = pod["spec"].get("tolerations") or ()
-    compiled = compile_tolerations(tolerations)
-    shortest: float | None = None
-    for taint in taints:
-        matching = [raw for raw, one in zip(tolerations, compiled, strict=True) if one.tolerates(taint)]
-        if not matching:
-            return 0.0
-        for raw in matching:
-            seconds = raw.get("tolerationSeconds")
-            if seconds is not None:
-                shortest = min(float(seconds), shortest) if shortest is not None else max(0.0, float(seconds))
-    return shortest
-
-
 class NodeLifecycleController:
     """Watches over the nodes' health; `grace_s` is how long a node may be silent."""
 
@@ -117,19 +99,16 @@ class NodeLifecycleController:
         self._pods = registry.resource("pods")
         self._leases = registry.resource(("coordination.k8s.io", "leases"))
         self._heard: dict[str, float] = {}
-        self._tainted: set[str] = set()
         self._known: set[str] = set()
         self._ready: set[str] = set()
         self.worker: KeyWorker[str] = KeyWorker("node lifecycle", self._look)
-        self.evictions: KeyWorker[str] = KeyWorker("taint eviction", self._evict)
         self.health: KeyWorker[str] = KeyWorker("node health", self._look_at_health)
         follow(registry, self._leases, self._on_lease, existing=False)
-        for resource, callback in ((self._nodes, self._on_node), (self._pods, self._on_pod)):
-            follow(registry, resource, callback)
+        follow(registry, self._nodes, self._on_node)
         self.health.later("", _LOOK_EVERY_S)
 
     def workers(self) -> tuple[KeyWorker[Any], ...]:
-        return self.worker, self.evictions, self.health
+        return self.worker, self.health
 
     # -- what changed --------------------------------------------------------------------------------------------
     def _on_lease(self, event: str, obj: Object, old: Object | None) -> None:
@@ -148,16 +127,9 @@ class NodeLifecycleController:
                 self.worker.add(other)
         if event == "DELETED":
             self._heard.pop(name, None)
-            self._tainted.discard(name)
             return
         if name not in self._heard or (old is not None and _heartbeat(old) != _heartbeat(obj)):
             self._heard[name] = asyncio.get_running_loop().time()
-        spec = obj.get("spec") or {}
-        if any(taint["effect"] == "NoExecute" for taint in spec.get("taints") or ()):
-            self._tainted.add(name)
-            self.evictions.add(name)
-        else:
-            self._tainted.discard(name)
         if old is None or _relevant(old) != _relevant(obj):
             self.worker.add(name)
 
@@ -165,11 +137,6 @@ class NodeLifecycleController:
     def _disrupted(self) -> bool:
         """Return whether no node at all is ready: then the control plane is probably cut off, and no pod is evicted."""
         return not self._ready
-
-    def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
-        node = obj["spec"].get("nodeName")
-        if event != "DELETED" and node in self._tainted:
-            self.evictions.add(node)
 
     # -- health --------------------------------------------------------------------------------------------------
     async def _look_at_health(self, key: str) -> float:
@@ -225,37 +192,6 @@ class NodeLifecycleController:
             meta = pod["metadata"]
             body = {**pod, "status": {**pod["status"], "conditions": conditions}}
             await self._registry.update(self._pods, meta["namespace"], meta["name"], body, subresource="status")
-
-    # -- eviction ------------------------------------------------------------------------------------------------
-    async def _evict(self, name: str) -> float | None:
-        node = self._registry.get(self._nodes, "", name)
-        if node is None:
-            return None
-        raw = [t for t in (node.get("spec") or {}).get("taints") or () if t["effect"] == "NoExecute"]
-        if not raw:
-            return None
-        taints, now = compile_taints(raw), parse_time(self._registry.now())
-        since = max((parse_time(t["timeAdded"]) for t in raw if t.get("timeAdded")), default=now)
-        again: list[float] = []
-        for pod in list(self._index.on_node(name).values()):
-            if podstate.is_terminating(pod):
-                continue
-            seconds = patience(pod, taints)
-            if seconds is None:
-                continue
-            left = seconds - (now - since).total_seconds() if seconds else 0.0
-            if left > 0:
-                again.append(left)
-                continue
-            meta = pod["metadata"]
-            message = f"Marking for deletion Pod {meta['namespace']}/{meta['name']}"
-            self._recorder.record(pod, "Pod", "TaintManagerEviction", message)
-            try:
-                await self._registry.delete(self._pods, meta["namespace"], meta["name"])
-            except ApiFailure as error:
-                if error.status != 404:
-                    raise
-        return min(again) if again else None
 
 
 def _heartbeat(node: Object) -> object:

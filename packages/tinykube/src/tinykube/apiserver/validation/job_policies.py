@@ -180,7 +180,7 @@ def validate_failed_indexes(spec: Object, where: str) -> Iterator[Cause]:
 
 
 def validate_policies(spec: Object, where: str) -> Iterator[Cause]:
-    """What a Job makes of failed and succeeded pods, and when it replaces them."""
+    """Check the policies about failed and succeeded pods, and about their replacement."""
     if spec.get("podFailurePolicy") is not None:
         yield from _failure_policy(spec, f"{where}.podFailurePolicy")
     if spec.get("successPolicy") is not None:

@@ -119,7 +119,9 @@ class JobController:
             known = {c["type"] for c in standing if c["status"] == "True"}
             reached = (step.end.announcement, step.end.type) if is_over else (step.end.announcement,)
             end = step.end
-            standing += [_condition(type_, "True", end.reason, end.message, now) for type_ in reached if type_ not in known]
+            standing += [
+                _condition(type_, "True", end.reason, end.message, now) for type_ in reached if type_ not in known
+            ]
         return standing
 
     async def _create(self, job: Object, index: int | None, counted: JobTally) -> None:
@@ -192,7 +194,8 @@ class JobController:
         if fresh is None or TRACKING not in (fresh["metadata"].get("finalizers") or ()):
             return
         left = [f for f in fresh["metadata"]["finalizers"] if f != TRACKING]
-        body = {**fresh, "metadata": {**fresh["metadata"], "finalizers": left}}
+        others = {name: value for name, value in fresh["metadata"].items() if name != "finalizers"}
+        body = {**fresh, "metadata": {**others, "finalizers": left} if left else others}
         await self._registry.update(self._pods, meta["namespace"], meta["name"], body)
 
     async def _expire(self, job: Object) -> float | None:

@@ -25,7 +25,7 @@ _ANNOUNCED: Final = {"FailureTarget": "Failed", "SuccessCriteriaMet": "Complete"
 
 
 class JobEnd(msgspec.Struct, frozen=True):
-    """How a Job ends: Complete or Failed, and why."""
+    """The end of a Job: Complete or Failed, and why."""
 
     type: str
     reason: str
@@ -118,9 +118,7 @@ def _done(spec: Object, counted: JobTally) -> int:
     return len(_completed(spec, counted)) if _is_indexed(spec) else counted.succeeded
 
 
-def _pods(
-    job: Object, counted: JobTally, now: str
-) -> tuple[tuple[int | None, ...], tuple[Object, ...], float | None]:
+def _pods(job: Object, counted: JobTally, now: str) -> tuple[tuple[int | None, ...], tuple[Object, ...], float | None]:
     """Return the pods to make, those to delete, and in how many seconds the next may start."""
     spec, completions = job["spec"], job["spec"].get("completions")
     wanted = spec.get("parallelism", 1)
