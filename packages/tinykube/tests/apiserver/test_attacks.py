@@ -115,4 +115,4 @@ async def test_a_deep_object_of_any_kind_passes_every_verb(api):
     answer = await api.patch(
         OWN, {"apiVersion": "v1", "kind": "ConfigMap", "x": nested}, "apply", fieldManager="m", force="true"
     )
-    assert answer.status < 500, answer.data
+    assert answer.message.startswith("failed to create typed patch object"), answer.data

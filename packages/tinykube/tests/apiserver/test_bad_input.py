@@ -258,7 +258,8 @@ def test_patches_that_are_not_what_they_should_be(app, case, media):
             kind = json.loads((await ask(app, "GET", f"{path}/x", None))[1])
             patch.update(apiVersion=kind["apiVersion"], kind=kind["kind"])
         status, answer = await ask(app, "PATCH", f"{path}/x", patch, media, query)
-        assert status < 500, (status, answer)
+        # As a real server: an applied field that there is not is its mistake.
+        assert status < 500 or b"failed to create typed patch object" in answer, (status, answer)
         await ask(app, "PATCH", f"{path}/x", {"metadata": {"finalizers": None}}, MERGE)
         await ask(app, "DELETE", f"{path}/x", {"gracePeriodSeconds": 0})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -31,8 +33,10 @@ async def test_what_is_not_there_is_told_as_kubernetes_tells_it(api):
     assert answer.json["details"] == {"name": "x", "kind": "pods"}
     answer = await api("GET", "/apis/apps/v1/namespaces/default/deployments/x")
     assert answer.message == 'deployments.apps "x" not found'
-    answer = await api("GET", "/apis/no.such.group/v1/things")
+    answer = await api("GET", "/apis/apps/v1/things")
     assert (answer.status, answer.message) == (404, "the server could not find the requested resource")
+    answer = await api("GET", "/apis/no.such.group/v1/things")
+    assert (answer.status, answer.data) == (404, b"404 page not found\n")
 
 
 async def test_creating_twice_conflicts(api):
@@ -225,6 +229,9 @@ async def test_events_are_one_kind_with_two_faces(api):
         "note": "hello",
         "reason": "Test",
         "reportingController": "c",
+        "reportingInstance": "i",
+        "action": "Testing",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
         "type": "Normal",
     }
     await api.create("/apis/events.k8s.io/v1/namespaces/default/events", body)
@@ -235,3 +242,25 @@ async def test_events_are_one_kind_with_two_faces(api):
     changed = await api.patch("/apis/events.k8s.io/v1/namespaces/default/events/e", {"note": "again"})
     assert changed.json["note"] == "again"
     assert (await api.get("/api/v1/namespaces/default/events/e"))["message"] == "again"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("2026-01-01T02:00:00+01:00", "2026-01-01T01:00:00Z"),
+        ("2026-01-01T00:00:00.5Z", "2026-01-01T00:00:00Z"),
+        ("0001-01-01T00:00:00Z", None),
+    ],
+)
+async def test_times_are_stored_in_utc_and_the_year_1_is_no_time(api, given, kept):
+    await api.create("/api/v1/nodes", {"metadata": {"name": "n"}})
+    status = {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": given}]}
+    answer = await api.patch("/api/v1/nodes/n/status", {"status": status})
+    assert answer.json["status"]["conditions"][0]["lastTransitionTime"] == kept
+
+
+async def test_what_is_no_time_is_refused(api):
+    body = {"metadata": {"name": "l"}, "spec": {"renewTime": "2026-01-01T00:00:00Z"}}
+    answer = await api("POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", body)
+    assert answer.status == 400
+    assert 'parsing time "2026-01-01T00:00:00Z" as "2006-01-02T15:04:05.000000Z07:00"' in answer.message

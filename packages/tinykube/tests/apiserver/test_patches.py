@@ -103,7 +103,7 @@ def test_strategic_directives():
     before = copy.deepcopy(old)
     new = strategic_patch(old, patch, POD)
     assert old == before
-    assert new["metadata"]["finalizers"] == ["a", "c", "d"]
+    assert new["metadata"]["finalizers"] == ["d", "a", "c"]
     assert [c["name"] for c in new["spec"]["containers"]] == ["z", "x", "w"]
     assert new["spec"]["volumes"] == [{"name": "v", "hostPath": {"path": "/x"}}]
     assert new["spec"]["securityContext"] == {"runAsUser": 7}

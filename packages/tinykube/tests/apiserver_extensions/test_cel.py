@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubekit.cel import CelError, CelProgram, CelSyntaxError
+from kubekit.cel.result_types import result_type
 
 
 def evaluate(source: str, **variables: Any) -> Any:
@@ -117,3 +118,22 @@ def test_equality_of_json_is_that_of_python_but_for_booleans(one: object, two: o
 def test_any_text_compiles_or_is_a_syntax_error(source: str) -> None:
     with contextlib.suppress(CelSyntaxError, CelError):
         CelProgram(source, ["self"])({"self": {}})
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("1", "int"),
+        ("'a'", "string"),
+        ("1 < 2", "bool"),
+        ("[1].size()", "int"),
+        ("device.driver", "string"),
+        ("device.nosuch", ""),
+        ("true ? 1 : 2", "int"),
+        ("true ? 1 : 'a'", ""),
+        ("[1].exists(x, x > 0)", "bool"),
+        ("object", ""),
+    ],
+)
+def test_the_type_of_a_result_as_far_as_it_is_known(source, found):
+    assert result_type(source, {"device": {"driver": "string"}}) == found

@@ -180,7 +180,7 @@ def test_a_crd_is_served_with_its_names_scale_and_columns() -> None:
     assert crds.findings(crd) == []
     (served,) = crds.served(crd)
     assert (served.info.plural, served.info.kind, served.info.short_names) == ("widgets", "Widget", ("wd",))
-    assert served.info.subresources == ("scale", "status")
+    assert served.info.subresources == ("status", "scale")
     assert served.rules.scale is not None
     assert served.rules.scale.replicas == ("spec", "replicas")
     assert [column.name for column in served.printer.columns] == ["Name", "Mode"]

@@ -20,6 +20,7 @@ from kubekit.cel.syntax import (
     MapLiteral,
     Node,
     Select,
+    located,
     parse,
 )
 from kubekit.cel.values import ABSENT, CelError, OptionalValue, equal, some
@@ -39,7 +40,7 @@ class CelProgram:
         known = set(variables)
         try:
             tree = parse(source)
-            self.names = frozenset(_check(tree, known))
+            self.names = frozenset(_check(tree, known, source))
             self._run = _compile(tree)
         except RecursionError:
             raise CelSyntaxError("expression nested too deeply") from None
@@ -52,7 +53,7 @@ class CelProgram:
             raise CelError("expression nested too deeply") from None
 
 
-def _check(node: Node, known: set[str]) -> set[str]:
+def _check(node: Node, known: set[str], source: str) -> set[str]:
     """The variables that a tree reads. Raises CelSyntaxError for a name or a function that nothing provides."""
     used: set[str] = set()
 
@@ -62,7 +63,7 @@ def _check(node: Node, known: set[str]) -> set[str]:
                 if name in bound:
                     return
                 if name not in known and name not in TYPES:
-                    raise CelSyntaxError(f"undeclared reference to '{name}' (in container '')")
+                    raise located(source, name, f"undeclared reference to '{name}' (in container '')")
                 used.add(name)
             case Select(operand, _, _):
                 visit(operand, bound)
@@ -101,7 +102,7 @@ def _check(node: Node, known: set[str]) -> set[str]:
             return
         table = FUNCTIONS if call.target is None else METHODS
         if call.function not in table and call.function not in _OPERATORS and call.function != "has":
-            raise CelSyntaxError(f"undeclared reference to '{call.function}' (in container '')")
+            raise located(source, call.function, f"undeclared reference to '{call.function}' (in container '')")
         for arg in call.args:
             visit(arg, bound)
 

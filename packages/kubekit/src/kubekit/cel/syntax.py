@@ -61,6 +61,16 @@ class MapLiteral:
 Node = Literal | Ident | Select | Index | Call | ListLiteral | MapLiteral
 
 
+def located(source: str, name: str, what: str) -> CelSyntaxError:
+    """An error at the first place of a name that is no field, with the line of the source that has it."""
+    found = re.search(rf"(?<![\w.]){re.escape(name)}\b|\b{re.escape(name)}(?=\()", source)
+    at = found.start() if found else 0
+    start = source.rfind("\n", 0, at) + 1
+    line, column = source.count("\n", 0, at) + 1, at - start
+    text = source[start:].partition("\n")[0]
+    return CelSyntaxError(f"ERROR: <input>:{line}:{column + 1}: {what}\n | {text}\n | {'.' * column}^")
+
+
 class UInt(int):
     """An unsigned literal; behaves as a number, differs in `type()`."""
 

@@ -5,7 +5,8 @@ Invariants:
 - A manager that applies owns exactly the fields it sent; those it no longer sends are removed unless another owns them.
 - A field that an apply would change and another manager owns is a conflict (409 with one cause a field), unless forced.
 - Any other write takes over what it changes.
-- An entry keeps its time while its fields stay the same, so that applying the same again changes nothing.
+- An entry keeps its time while its fields stay the same, so that applying the same again changes nothing. An apply that
+  changes no field gives no time.
 - Writes without a manager (the embedded controllers, kubelets of light nodes) are not recorded.
 
 Source: sigs.k8s.io/structured-merge-diff and the messages of k8s.io/apimachinery/pkg/util/managedfields.
@@ -56,10 +57,11 @@ class Manager(msgspec.Struct, frozen=True):
             "manager": self.name,
             "operation": self.operation,
             "apiVersion": self.api_version,
-            "time": now,
             "fieldsType": "FieldsV1",
             "fieldsV1": fields,
         }
+        if now:
+            entry["time"] = now
         if self.subresource:
             entry["subresource"] = self.subresource
         return entry
@@ -119,7 +121,7 @@ def apply(live: Object, config: Object, schema: Schema, manager: Manager, *, for
     changed, _ = differences(base, merged, schema)
     conflicts = [(entry, both) for entry in others if (both := intersection(entry.get("fieldsV1") or {}, changed))]
     if conflicts and not force:
-        raise _conflict(conflicts)
+        raise conflict_of_fields(conflicts)
     for entry, both in conflicts:
         index = next(i for i, other in enumerate(others) if other is entry)
         others[index] = {**entry, "fieldsV1": difference(entry["fieldsV1"], both)}
@@ -130,7 +132,11 @@ def apply(live: Object, config: Object, schema: Schema, manager: Manager, *, for
         **{key: value for key, value in live["metadata"].items() if key not in base.get("metadata", {})},
         **merged.get("metadata", {}),
     }
-    _close(new, [entry for entry in others if entry.get("fieldsV1")], kept, manager, sent, now)
+    rest = [entry for entry in others if entry.get("fieldsV1")]
+    if merged == base:
+        _close(new, rest, kept, manager, sent, kept.get("time", "") if kept is not None else "")
+    else:
+        _close(new, rest, None, manager, sent, now)
     return new
 
 
@@ -157,7 +163,8 @@ def _given_up(mine: Fields, sent: Fields, wanted: Any, schema: Schema) -> Fields
     return result
 
 
-def _conflict(conflicts: list[tuple[Object, Fields]]) -> ApiFailure:
+def conflict_of_fields(conflicts: list[tuple[Object, Fields]]) -> ApiFailure:
+    """The 409 of an apply: the entries of other managers, each with the fields that both want."""
     causes: list[Object] = []
     lines: list[str] = []
     for entry, fields in conflicts:
@@ -165,7 +172,7 @@ def _conflict(conflicts: list[tuple[Object, Fields]]) -> ApiFailure:
         if entry.get("subresource"):
             who += f' with subresource "{entry["subresource"]}"'
         if entry["operation"] == "Update":
-            who += f" using {entry['apiVersion']}" + (f" at {entry['time']}" if entry.get("time") else "")
+            who += f" using {entry['apiVersion']}"
         found = sorted(paths(fields))
         causes += [
             {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": path} for path in found

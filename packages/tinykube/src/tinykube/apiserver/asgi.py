@@ -13,6 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from tinykube.apiserver.hooks import User
+    from tinykube.apiserver.strictness import RepeatedFields
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -32,9 +33,22 @@ class BodyTooLarge(Exception):
 class HttpRequest:
     """One HTTP request (or WebSocket handshake). `parts` is the path split at its slashes, percent-decoded."""
 
-    __slots__ = ("_query", "headers", "method", "parts", "path", "receive", "scope", "send", "user", "warnings")
+    __slots__ = (
+        "_query",
+        "headers",
+        "method",
+        "parts",
+        "path",
+        "receive",
+        "repeated",
+        "scope",
+        "send",
+        "user",
+        "warnings",
+    )
 
     user: User
+    repeated: RepeatedFields | None  # of its body, once that is parsed
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -45,6 +59,7 @@ class HttpRequest:
         self.parts = self.path.strip("/").split("/")
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.warnings: list[str] = []
+        self.repeated = None
         self._query: dict[str, str] | None = None
 
     @property

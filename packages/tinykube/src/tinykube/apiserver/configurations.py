@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from kubekit.api.formats import valid_format
 from kubekit.cel import CelProgram, CelSyntaxError
+from kubekit.cel.result_types import result_type
 from tinykube.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
 from tinykube.apiserver.hooks import Object
 from tinykube.apiserver.policies import VARIABLES
@@ -117,7 +118,7 @@ def _selectors(obj: Mapping[str, Any], path: str) -> Iterator[Cause]:
             yield from validate_selector(obj[field], f"{path}.{field}")
 
 
-def _expression(source: str, path: str, variables: Sequence[str]) -> Iterator[Cause]:
+def _expression(source: str, path: str, variables: Sequence[str], *, wanted: str = "") -> Iterator[Cause]:
     if not source.strip():
         yield required(path)
         return
@@ -125,6 +126,10 @@ def _expression(source: str, path: str, variables: Sequence[str]) -> Iterator[Ca
         CelProgram(source, variables)
     except CelSyntaxError as problem:
         yield invalid_value(path, source, f"compilation failed: {problem}")
+        return
+    found = result_type(source)
+    if wanted and found and found != wanted:
+        yield invalid_value(path, source, f"must evaluate to {wanted} but got {found}")
 
 
 def _conditions(obj: Mapping[str, Any], path: str, variables: Sequence[str]) -> Iterator[Cause]:
@@ -154,17 +159,20 @@ def _policy(spec: Mapping[str, Any]) -> Iterator[Cause]:
             if not kind.get(field):
                 yield required(f"spec.paramKind.{field}")
     yield from _conditions(spec, "spec", VARIABLES)
+    known = VARIABLES if spec.get("variables") else tuple(name for name in VARIABLES if name != "variables")
     for index, variable in enumerate(spec.get("variables") or ()):
         if not variable.get("name"):
             yield required(f"spec.variables[{index}].name")
         yield from _expression(variable.get("expression") or "", f"spec.variables[{index}].expression", VARIABLES)
     if not spec.get("validations") and not spec.get("auditAnnotations"):
-        yield required("spec.validations", "validations or auditAnnotations must be non-empty; validations is empty")
+        for field in ("validations", "auditAnnotations"):
+            yield required(f"spec.{field}", "validations or auditAnnotations must contain at least one item")
     for index, validation in enumerate(spec.get("validations") or ()):
         here = f"spec.validations[{index}]"
-        yield from _expression(validation.get("expression") or "", f"{here}.expression", VARIABLES)
+        yield from _expression(validation.get("expression") or "", f"{here}.expression", known, wanted="bool")
         if validation.get("messageExpression"):
-            yield from _expression(validation["messageExpression"], f"{here}.messageExpression", VARIABLES)
+            message = validation["messageExpression"]
+            yield from _expression(message, f"{here}.messageExpression", known, wanted="string")
         yield from _one_of(validation, here, "reason", _REASONS)
 
 

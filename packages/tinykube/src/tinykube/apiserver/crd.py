@@ -31,6 +31,10 @@ _TYPES: Final = ("array", "boolean", "integer", "number", "object", "string")
 _COLUMN_TYPES: Final = ("boolean", "date", "integer", "number", "string")
 
 
+# In the order in which a real server lists those of custom resources.
+_VERBS: Final = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+
+
 class ServedVersion(msgspec.Struct, frozen=True):
     """One version of a custom resource, ready to be served. `schema` is the CRD's own, for OpenAPI."""
 
@@ -291,7 +295,8 @@ def _served(crd: Object, version: Object) -> ServedVersion:
         namespaced=spec["scope"] == "Namespaced",
         short_names=tuple(names.get("shortNames") or ()),
         categories=tuple(names.get("categories") or ()),
-        subresources=tuple(word for word in ("scale", "status") if word in subresources),
+        subresources=tuple(word for word in ("status", "scale") if word in subresources),
+        verbs=_VERBS,
         selectable=tuple(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ()),
     )
     schema = version["schema"]["openAPIV3Schema"]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.eventforms import fill_event
 
 Object = dict[str, Any]
 Default = Callable[[Object], None]
@@ -368,8 +369,6 @@ def _binding(obj: Object) -> None:
     for subject in obj.get("subjects") or ():
         if subject.get("kind") in ("User", "Group"):
             _fill(subject, apiGroup="rbac.authorization.k8s.io")
-        elif subject.get("namespace") is None and obj["metadata"].get("namespace"):
-            subject["namespace"] = obj["metadata"]["namespace"]
 
 
 def _storage_class(obj: Object) -> None:
@@ -435,6 +434,7 @@ _BY_PLURAL: Final[dict[tuple[str, str], Default]] = {
     ("", "namespaces"): _namespace,
     ("", "resourcequotas"): _quota,
     ("", "limitranges"): _limit_range,
+    ("", "events"): fill_event,
     ("", "nodes"): _node,
     ("policy", "poddisruptionbudgets"): _disruption_budget,
     ("", "services"): _service,

@@ -167,7 +167,8 @@ def _subresource(info: ResourceInfo, name: str) -> tuple[str, str, str, tuple[st
 def resource_list(group: str, version: str, resources: Iterable[ResourceInfo]) -> dict[str, Any]:
     """An APIResourceList of one group version; subresources are entries of their own, `pods/log`."""
     entries: list[dict[str, Any]] = []
-    for info in resources:
+    listed = sorted(resources, key=lambda info: info.plural)
+    for info in listed:
         entry: dict[str, Any] = {
             "name": info.plural,
             "singularName": info.singular,
@@ -192,12 +193,11 @@ def resource_list(group: str, version: str, resources: Iterable[ResourceInfo]) -
             if (sub_group, sub_version) != (group, version):
                 sub |= {"group": sub_group, "version": sub_version}
             entries.append(sub)
-    return {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": f"{group}/{version}" if group else version,
-        "resources": sorted(entries, key=lambda entry: str(entry["name"])),
-    }
+    # NB: the list of the core group says no version of its own, and custom resources name theirs as they were made.
+    head = {"kind": "APIResourceList"} | ({"apiVersion": "v1"} if group else {})
+    if all(info.model for info in listed):
+        entries.sort(key=lambda entry: str(entry["name"]))
+    return {**head, "groupVersion": f"{group}/{version}" if group else version, "resources": entries}
 
 
 def aggregated(resources: Sequence[ResourceInfo], version: str, *, core: bool) -> dict[str, Any]:
@@ -216,10 +216,7 @@ def aggregated(resources: Sequence[ResourceInfo], version: str, *, core: bool) -
                     "freshness": "Current",
                 }
             )
-        metadata: dict[str, Any] = {"creationTimestamp": None}
-        if group:
-            metadata["name"] = group
-        items.append({"metadata": metadata, "versions": entries})
+        items.append({"metadata": {"name": group} if group else {}, "versions": entries})
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": f"apidiscovery.k8s.io/{version}",
@@ -228,10 +225,15 @@ def aggregated(resources: Sequence[ResourceInfo], version: str, *, core: bool) -
     }
 
 
+def _response_kind(group: str, version: str, kind: str) -> dict[str, str]:
+    """NB: kinds of the core group have no version here."""
+    return {"group": group, "version": version if group else "", "kind": kind}
+
+
 def _aggregated(info: ResourceInfo) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "resource": info.plural,
-        "responseKind": {"group": info.group, "version": info.version, "kind": info.kind},
+        "responseKind": _response_kind(info.group, info.version, info.kind),
         "scope": "Namespaced" if info.namespaced else "Cluster",
         "singularResource": info.singular,
         "verbs": list(info.verbs),
@@ -243,7 +245,7 @@ def _aggregated(info: ResourceInfo) -> dict[str, Any]:
     subresources = []
     for name in info.subresources:
         group, version, kind, verbs = _subresource(info, name)
-        kind_of = {"group": group, "version": version, "kind": kind}
+        kind_of = _response_kind(group, version, kind)
         subresources.append({"subresource": name, "responseKind": kind_of, "verbs": list(verbs)})
     if subresources:
         entry["subresources"] = subresources

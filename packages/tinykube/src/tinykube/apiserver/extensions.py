@@ -149,6 +149,8 @@ class Extensions:
         if first == "openapi":
             # NB: the first document imports the models of all kinds; the event loop does not wait for that.
             answer = await asyncio.to_thread(self._openapi.respond, request.path, accept)
+            if answer is None:
+                return HttpResponse(404, b"", "text/plain; charset=utf-8")
         else:
             answer = self._discovery(request.path, accept, request.header(b"host"))
         return None if answer is None else _response(answer, request.header(b"if-none-match"))
@@ -203,7 +205,7 @@ def install(
     hooks.authenticator = made.identity
     hooks.authorizer = made.rbac
     hooks.reviews.update(Reviews(made.identity, made.rbac).by_plural())
-    tokens = TokenRequests(made.identity, made.find, registry.resource("serviceaccounts"))
+    tokens = TokenRequests(made.identity, made.find, registry.resource("serviceaccounts"), clock)
     hooks.connect["serviceaccounts", "token"] = tokens.connect
     hooks.connect.update(made.streams.by_subresource())
     hooks.pages.append(made.page)

@@ -10,6 +10,8 @@ import msgspec
 from kubekit.errors import KubekitError
 from tinykube.apiserver.builtin import ResourceInfo
 
+Object = dict[str, Any]
+
 
 class Cause(msgspec.Struct, frozen=True):
     """One finding about one field; `reason` as in `metav1.CauseType` (FieldValueInvalid, FieldValueRequired, ...)."""
@@ -89,12 +91,13 @@ def conflict(info: ResourceInfo, name: str, message: str = MODIFIED) -> ApiFailu
 def invalid(info: ResourceInfo, name: str, causes: Sequence[Cause], *, kind: str = "") -> ApiFailure:
     """422 with every finding, joined as the real server joins them; `kind` where it names another."""
     shown = kind or info.kind
-    kind = f"{shown}.{info.group}" if info.group else shown
+    group = "" if info.group == "events.k8s.io" else info.group  # NB: findings about an Event are about that of core
+    kind = f"{shown}.{group}" if group else shown
     texts = list(dict.fromkeys(str(cause) for cause in causes))
     text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details: dict[str, Any] = {"name": name} if name else {}
-    if info.group:
-        details["group"] = info.group
+    if group:
+        details["group"] = group
     details["kind"] = shown
     details["causes"] = [cause.to_dict() for cause in causes]
     return ApiFailure(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details)
@@ -109,6 +112,14 @@ def invalid_options(kind: str, cause: Cause) -> ApiFailure:
     """422 for an option of a request; `kind` is CreateOptions, PatchOptions, ListOptions and so on."""
     details = {"group": "meta.k8s.io", "kind": kind, "causes": [cause.to_dict()]}
     return ApiFailure(422, "Invalid", f'{kind}.meta.k8s.io "" is invalid: {cause}', details)
+
+
+def invalid_patch(patched: Object, why: str) -> ApiFailure:
+    """422 for a patch that leaves what cannot be read as an object of its kind."""
+    _, _, short = why.partition(" cannot be handled as a ")
+    cause = invalid_value("patch", msgspec.json.encode(patched).decode(), short.partition(": ")[2] or why)
+    details = {"causes": [cause.to_dict()]}
+    return ApiFailure(422, "Invalid", f' "" is invalid: {cause}', details)
 
 
 def bad_request(message: str) -> ApiFailure:

@@ -85,9 +85,17 @@ class Attributes(msgspec.Struct, frozen=True):
     selected_node: str = ""
 
 
+class ImpersonationRefused(Exception):
+    """A caller who may not act as another user in this request."""
+
+    def __init__(self, caller: User) -> None:
+        super().__init__(caller.name)
+        self.caller = caller
+
+
 class Authenticator(Protocol):
     def authenticate(self, request: HttpRequest) -> User:
-        """Raises ApiFailure 401."""
+        """Raises ApiFailure 401 and ImpersonationRefused."""
         ...
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from tinykube.apiserver.asgi import CERTIFICATE_SUBJECT, HttpRequest
 from tinykube.apiserver.failure import ApiFailure
-from tinykube.apiserver.hooks import Attributes, Authorizer, Object, User
+from tinykube.apiserver.hooks import Attributes, Authorizer, ImpersonationRefused, Object, User
 
 ISSUER: Final = "https://kubernetes.default.svc"
 AUTHENTICATED: Final = "system:authenticated"
@@ -148,7 +148,7 @@ class RequestAuthenticator:
         return user if user is not None else self.accounts.check(token)[0]
 
     def authenticate(self, request: HttpRequest) -> User:
-        """The user of a request; anonymous without credentials. Raises ApiFailure 401, 403 for impersonation."""
+        """The user of a request; anonymous without credentials. Raises ApiFailure 401, ImpersonationRefused."""
         user = self._caller(request)
         if b"impersonate-user" in request.headers:
             return self._impersonate(user, request)
@@ -184,7 +184,7 @@ class RequestAuthenticator:
             return
         problem = self._authorizer.authorize(user, Attributes("impersonate", resource=resource, name=name))
         if problem is not None:
-            raise ApiFailure(403, "Forbidden", problem)
+            raise ImpersonationRefused(user)
 
 
 def _certificate_user(request: HttpRequest) -> User | None:

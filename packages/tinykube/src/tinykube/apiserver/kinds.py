@@ -118,5 +118,9 @@ class Kinds:
         """Return whether a resource, by group and plural, is served in any version."""
         return resource in self._preferred
 
+    def serves_group(self, group: str) -> bool:
+        """Return whether any resource of a group is served."""
+        return any(address[0] == group for address in self._served)
+
     def __iter__(self) -> Iterator[Kind]:
         return iter(tuple(self._served.values()))

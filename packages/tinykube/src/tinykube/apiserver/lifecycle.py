@@ -230,12 +230,18 @@ def check_uid(info: ResourceInfo, old: Object, uid: str) -> None:
     """Raise ApiFailure 409 when an update is meant for another object of the same name."""
     metadata = old["metadata"]
     if uid != metadata["uid"]:
-        parts = ("/registry", info.plural, *([metadata["namespace"]] if info.namespaced else []), metadata["name"])
-        text = (
-            f"StorageError: invalid object, Code: 4, Key: {'/'.join(parts)}, ResourceVersion: 0, AdditionalErrorMsg: "
-            f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata['uid']}"
-        )
-        raise conflict(info, metadata["name"], text)
+        raise precondition(info, old, "UID", uid, metadata["uid"])
+
+
+def precondition(info: ResourceInfo, old: Object, field: str, wanted: str, found: str) -> ApiFailure:
+    """The 409 of a write whose precondition does not hold, as the store of a real server words it."""
+    metadata = old["metadata"]
+    parts = ("/registry", info.plural, *([metadata["namespace"]] if info.namespaced else []), metadata["name"])
+    text = (
+        f"StorageError: invalid object, Code: 4, Key: {'/'.join(parts)}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+    )
+    return conflict(info, metadata["name"], text)
 
 
 def check_finalizers(info: ResourceInfo, old: Object, new: Object) -> None:

@@ -20,12 +20,15 @@ from tinykube.apiserver.asgi import MAX_BODY_BYTES, HttpRequest, HttpResponse
 from tinykube.apiserver.failure import ApiFailure, bad_request
 from tinykube.apiserver.kinds import Kind
 from tinykube.apiserver.store import StoreEntry
+from tinykube.apiserver.strictness import repeated_in_json, repeated_in_yaml
 from tinykube.apiserver.tables import partial_metadata_version, table_version, to_table
 
 Object = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+
+_TRUNCATED: Final = "Input data was truncated"  # as msgspec says it
 
 PATCH_TYPES: Final = {
     "application/json-patch+json": "json",
@@ -45,16 +48,27 @@ def parse(request: HttpRequest, data: bytes) -> Any:
     media = media_type(request)
     if media in ("", "application/json", "*/*") or media.endswith("+json"):
         try:
-            return decode_json(data, limit=MAX_BODY_BYTES)
+            value = decode_json(data, limit=MAX_BODY_BYTES)
+            request.repeated = repeated_in_json(data, value)
+            return value
         except DocumentError as error:
-            raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
+            what = "unexpected end of JSON input" if _TRUNCATED in str(error) else str(error)
+            prefix = (
+                "error decoding patch: " if media in PATCH_TYPES else "couldn't get version/kind; json parse error: "
+            )
+            raise bad_request(prefix + what) from error
     if media in ("application/yaml", "application/apply-patch+yaml", "text/yaml"):
         # JSON is YAML, and two orders of magnitude quicker to read as what it is.
         if data[:1] == b"{":
             with suppress(DocumentError):
-                return decode_json(data, limit=MAX_BODY_BYTES)
+                value = decode_json(data, limit=MAX_BODY_BYTES)
+                if repeated_in_json(data, value) is not None:
+                    request.repeated = repeated_in_yaml(data)
+                return value
         try:
-            return load_yaml(data, limit=MAX_BODY_BYTES, plain=True)
+            value = load_yaml(data, limit=MAX_BODY_BYTES, plain=True)
+            request.repeated = repeated_in_yaml(data)
+            return value
         except DocumentError as error:
             raise bad_request(f"error converting YAML to JSON: {error}") from error
     if media == "application/vnd.kubernetes.protobuf":

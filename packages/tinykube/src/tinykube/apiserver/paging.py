@@ -51,6 +51,19 @@ class SnapshotPage(msgspec.Struct):
         return metadata
 
 
+def _fault(token: str) -> str:
+    """What is wrong with a token, in the words of Go's decoders."""
+    try:
+        text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode("latin-1")
+    except ValueError:
+        return "illegal base64 data"
+    first = text[:1]
+    if not first:
+        return "unexpected end of JSON input"
+    shown = first if " " <= first <= "~" else f"\\u{ord(first):04x}"
+    return f"invalid character '{shown}' looking for beginning of value"
+
+
 class Snapshots:
     def __init__(self) -> None:
         self._kept: OrderedDict[int, Sequence[StoreEntry]] = OrderedDict()
@@ -70,8 +83,8 @@ class Snapshots:
         try:
             padded = token + "=" * (-len(token) % 4)
             found = decode_json(base64.urlsafe_b64decode(padded), _Token)
-        except (ValueError, DocumentError) as error:
-            raise bad_request(f"continue key is not valid: {error}") from error
+        except (ValueError, DocumentError):
+            raise bad_request(f"invalid continue token: continue key is not valid: {_fault(token)}") from None
         entries = self._kept.get(found.id)
         if entries is None:
             raise gone(_EXPIRED)

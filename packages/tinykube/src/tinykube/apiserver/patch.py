@@ -14,6 +14,7 @@ from kubekit.documents import DocumentError, check_value
 from tinykube.apiserver.asgi import MAX_BODY_BYTES
 from tinykube.apiserver.failure import ApiFailure, bad_request
 from tinykube.apiserver.schema import Schema
+from tinykube.apiserver.tables import go_text
 
 Object = dict[str, Any]
 
@@ -202,7 +203,7 @@ def _strategic_value(old: Any, value: Any, schema: Schema, order: list[Any] | No
             if any(isinstance(item, dict | list) for item in value):
                 raise bad_request("a set can have scalars only")
             merged = list(dict.fromkeys([*(old or []), *value]))
-            return arrange(old or [], merged, order, lambda item: item) if order is not None else merged
+            return arrange(old or [], merged, value if order is None else order, lambda item: item)
     return _plain(value)
 
 
@@ -213,16 +214,15 @@ def _merge_items(old: list[Any], patch: list[Any], schema: Schema, order: list[A
     merged: dict[Hashable, Object] = {item.get(key): item for item in old}
     for item in patch:
         if key not in item:
-            raise bad_request(f"map: {item} does not contain declared merge key: {key}")
+            raise ApiFailure(500, "", f"map: {go_text(item)} does not contain declared merge key: {key}")
         name = item[key]
         if item.get("$patch") == "delete":
             merged.pop(name, None)
         else:
             merged[name] = strategic_patch(merged.get(name, {}), item, schema.item())
     items = list(merged.values())
-    if order is None:
-        return items
-    wanted = [entry[key] if isinstance(entry, dict) else entry for entry in order]
+    # Without an order of its own the patch's items are one: what is new comes first.
+    wanted = [entry[key] if isinstance(entry, dict) else entry for entry in (patch if order is None else order)]
     return arrange([item.get(key) for item in old], items, wanted, lambda item: item.get(key))
 
 

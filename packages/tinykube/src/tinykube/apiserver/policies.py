@@ -151,15 +151,21 @@ class AdmissionPolicies:
         )
 
     def validate(self, request: AdmissionRequest, namespace: Object | None) -> None:
-        """Raises ApiFailure for the first binding that denies."""
+        """Raises ApiFailure for the first binding that denies, after all others have warned."""
+        refusals: list[ApiFailure] = []
         for binding in self._bindings:
             policy = self._policies.get(binding.policy)
             if policy is None or not policy.match.matches(request, namespace):
                 continue
             if binding.match is not None and not binding.match.matches(request, namespace):
                 continue
-            for params in self._params(policy, binding, request):
-                self._run(policy, binding, request, namespace, params)
+            try:
+                for params in self._params(policy, binding, request):
+                    self._run(policy, binding, request, namespace, params)
+            except ApiFailure as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise refusals[0]
 
     def _params(self, policy: AdmissionPolicy, binding: Binding, request: AdmissionRequest) -> list[Object | None]:
         if policy.param_kind is None or binding.param is None:

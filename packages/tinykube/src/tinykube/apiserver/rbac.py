@@ -66,11 +66,27 @@ def _rules(role: Mapping[str, Any]) -> tuple[RbacRule, ...]:
     )
 
 
+class RbacGrant(msgspec.Struct, frozen=True):
+    """The rules that a binding gives one of its subjects; `namespace` is empty where they hold everywhere."""
+
+    namespace: str
+    rules: tuple[RbacRule, ...]
+    binding: Object
+    subject: str
+
+    def reason(self) -> str:
+        """Why a request is allowed, in kube-apiserver's words."""
+        name = self.binding["metadata"]["name"]
+        kind, full = ("RoleBinding", f"{name}/{self.namespace}") if self.namespace else ("ClusterRoleBinding", name)
+        role = self.binding["roleRef"]
+        return f'RBAC: allowed by {kind} "{full}" of {role["kind"]} "{role["name"]}" to {self.subject}'
+
+
 class _Index:
-    """Bindings by subject: a subject's (namespace, rules), the namespace empty where they hold everywhere."""
+    """Bindings by subject: a subject's grants."""
 
     def __init__(self, list_all: List) -> None:
-        self.by_subject: dict[tuple[str, str], list[tuple[str, tuple[RbacRule, ...]]]] = {}
+        self.by_subject: dict[tuple[str, str], list[RbacGrant]] = {}
         cluster_roles = {role["metadata"]["name"]: role for role in list_all("clusterroles")}
         compiled = {name: _rules(_aggregated(role, cluster_roles.values())) for name, role in cluster_roles.items()}
         roles = {(role["metadata"]["namespace"], role["metadata"]["name"]): _rules(role) for role in list_all("roles")}
@@ -88,9 +104,12 @@ class _Index:
             return
         for subject in binding.get("subjects") or ():
             kind, name = subject.get("kind", ""), subject.get("name", "")
+            who = f'{kind} "{name}"'
             if kind == "ServiceAccount":
-                kind, name = "User", f"system:serviceaccount:{subject.get('namespace') or namespace}:{name}"
-            self.by_subject.setdefault((kind, name), []).append((namespace, rules))
+                where = subject.get("namespace") or namespace
+                who = f'ServiceAccount "{name}/{where}"'
+                kind, name = "User", f"system:serviceaccount:{where}:{name}"
+            self.by_subject.setdefault((kind, name), []).append(RbacGrant(namespace, rules, binding, who))
 
 
 def _aggregated(role: Object, others: Iterable[Object]) -> Object:
@@ -135,6 +154,13 @@ class RBAC:
             return None
         return denial(user, attributes)
 
+    def reason(self, user: User, attributes: Attributes) -> str:
+        """Return which binding allows a request; empty where none does, or where no binding is needed."""
+        if MASTERS in user.groups:
+            return ""
+        grants = self._grants(user, attributes.namespace)
+        return next((grant.reason() for grant in grants if any(r.allows(attributes) for r in grant.rules)), "")
+
     def answer(self, user: User, question: AccessQuestion) -> str:
         """Answer an admission policy that asks what a user may do: why not, empty if the user may."""
         if question.account is not None:
@@ -154,13 +180,17 @@ class RBAC:
 
     def rules(self, user: User, namespace: str) -> Iterable[RbacRule]:
         """The rules that hold for a user in a namespace (empty: those that hold everywhere)."""
+        for grant in self._grants(user, namespace):
+            yield from grant.rules
+
+    def _grants(self, user: User, namespace: str) -> Iterable[RbacGrant]:
         if self._index is None:
             self._index = _Index(self._list)
         found = self._index.by_subject
         for subject in (("User", user.name), *(("Group", group) for group in user.groups)):
-            for where, rules in found.get(subject, ()):
-                if not where or where == namespace:
-                    yield from rules
+            for grant in found.get(subject, ()):
+                if not grant.namespace or grant.namespace == namespace:
+                    yield grant
 
 
 def denial(user: User, wanted: Attributes) -> str:

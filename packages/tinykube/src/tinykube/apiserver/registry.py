@@ -30,7 +30,9 @@ from tinykube.apiserver.printers import Printer
 from tinykube.apiserver.rules import builtin_rules
 from tinykube.apiserver.selectors import parse_fields, parse_labels
 from tinykube.apiserver.store import Journal, ObjectStore, Selection, StoreEntry, Subscriber
+from tinykube.apiserver.strictness import strict_findings
 from tinykube.apiserver.typed import prune_metadata
+from tinykube.apiserver.typed_apply import check_applied, with_empty
 from tinykube.apiserver.validation import VALIDATE_BY_SUBRESOURCE, validate_metadata
 from tinykube.apiserver.writes import BY_SYSTEM, Delete, WriteOptions
 
@@ -246,8 +248,6 @@ class Registry:
         if info.namespaced:
             self._check_namespace(info, namespace, name or "")
         self._check_definition(kind, name or "")
-        if name and kind.table.get(namespace, name) is not None:
-            raise failure.already_exists(info, name)
         lifecycle.prepare_create(info, obj, uid=str(uuid.uuid4()), now=self.now())
         self._prune(info, rules, obj, None, write)
         rules.default(obj)
@@ -298,6 +298,9 @@ class Registry:
             version = metadata.get("resourceVersion")
             if version and version != old["metadata"]["resourceVersion"]:
                 raise failure.conflict(info, name)
+            if write.patch and metadata.get("uid") not in (None, "", old["metadata"]["uid"]):
+                cause = failure.invalid_value("metadata.uid", metadata["uid"], "field is immutable")
+                raise failure.invalid(info, name, (cause, cause))  # twice, as a real server finds it
             if metadata.get("uid"):
                 lifecycle.check_uid(info, old, metadata["uid"])
             new = copy(lifecycle.prepare_update(info, old, given, subresource))
@@ -368,20 +371,25 @@ class Registry:
         self, kind: Kind, namespace: str, name: str, config: Any, subresource: str, write: WriteOptions, *, force: bool
     ) -> StoreEntry:
         info = kind.info
-        if not write.manager:
-            cause = failure.required("fieldManager", "is required for apply patch")
-            raise failure.invalid_options("PatchOptions", cause)
-        if not isinstance(config, dict) or "apiVersion" not in config or "kind" not in config:
-            raise failure.bad_request("an applied object needs apiVersion and kind")
+        manager = self.manager(kind, subresource, write)
+        self._check_repeated(write)
+        if not isinstance(config, dict):
+            raise failure.bad_request("error decoding YAML: the document is no object")
+        if "apiVersion" not in config or "kind" not in config:
+            group, _, version = str(config.get("apiVersion", "")).rpartition("/")
+            raise failure.bad_request(f"invalid object type: {group}/{version}, Kind={config.get('kind', '')}")
+        body = config.get("metadata")
+        given = body.get("namespace", "") if isinstance(body, dict) else ""
         lifecycle.check_identity(info, namespace, name, config)
         if config["metadata"].get("managedFields"):
             raise failure.bad_request("metadata.managedFields must be nil")
         config = lifecycle.applied_part(info, config, subresource)
-        # Before anything is merged: who owns what can only be said of fields that there are.
-        self._prune(info, kind.rules, config, None, write)
-        manager = book.Manager(write.manager, "Apply", info.api_version, subresource)
+        config = self._typed(kind, config, given)
 
         def change(live: Object) -> Object:
+            current = live["metadata"].get("resourceVersion")
+            if config["metadata"].get("resourceVersion", current) != current:
+                raise failure.conflict(info, name)  # before any conflict of fields
             new = book.apply(live, config, kind.rules.schema, manager, force=force, now=self.now())
             for field in ("uid", "resourceVersion"):
                 if config["metadata"].get(field):
@@ -394,6 +402,33 @@ class Registry:
             obj["metadata"].update(name=name, **({"namespace": namespace} if info.namespaced else {}))
             return await self.create_entry(kind, namespace, obj, write)
         return await self.update_entry(kind, namespace, name, change, subresource, write)
+
+    @staticmethod
+    def manager(kind: Kind, subresource: str, write: WriteOptions) -> book.Manager:
+        """The manager of an apply. Raises ApiFailure 422 where the request names none."""
+        if not write.manager:
+            cause = failure.required("fieldManager", "is required for apply patch")
+            raise failure.invalid_options("PatchOptions", cause)
+        return book.Manager(write.manager, "Apply", kind.info.api_version, subresource)
+
+    @staticmethod
+    def _check_repeated(write: WriteOptions) -> None:
+        if write.repeated is None or write.validation == "Ignore":
+            return
+        # NB: what is applied is read as YAML, also where it is JSON.
+        (message,) = strict_findings((), write.repeated, custom=True)
+        if write.validation == "Strict":
+            raise failure.bad_request(f"error strict decoding YAML: error converting YAML to JSON: {message}")
+        write.warnings.append(f"error converting YAML to JSON: {message}")
+
+    @staticmethod
+    def _typed(kind: Kind, config: Object, namespace: str) -> Object:
+        """Return an applied configuration in the types of its kind. Empty maps and lists stay: they are owned."""
+        typed = copy(config)
+        unknown = [] if kind.info.model else prune_metadata(typed, None, kind.info.kind)
+        unknown += kind.rules.prune(typed, None)
+        check_applied(config, namespace, unknown, kind.rules.schema)
+        return with_empty(typed, config)
 
     async def delete_entry(
         self, kind: Kind, namespace: str, name: str, options: Delete, write: WriteOptions
@@ -457,14 +492,20 @@ class Registry:
     def _prune(info: ResourceInfo, rules: KindRules, obj: Object, old: Object | None, write: WriteOptions) -> None:
         if info.model and not write.validation:
             return
-        unknown = prune_metadata(obj, old, info.kind) if not info.model and write.validation else []
-        unknown += rules.prune(obj, old)
-        if not unknown or write.validation in ("", "Ignore"):
+        try:
+            unknown = prune_metadata(obj, old, info.kind) if not info.model and write.validation else []
+            unknown += rules.prune(obj, old)
+        except failure.ApiFailure as error:
+            raise failure.invalid_patch(obj, error.message) if write.patch else error from None
+        if write.validation in ("", "Ignore"):
             return
-        messages = [f'unknown field "{path}"' for path in (unknown if info.model else sorted(unknown))]
-        if write.validation == "Strict":
+        messages = strict_findings(unknown, write.repeated, custom=not info.model)
+        if messages and write.validation == "Strict":
+            text = f"strict decoding error: {', '.join(messages)}"
+            if write.patch:
+                raise failure.invalid_patch(obj, text)
             what = f'{info.kind} in version "{info.version}" cannot be handled as a {info.kind}'
-            raise failure.bad_request(f"{what}: strict decoding error: {', '.join(messages)}")
+            raise failure.bad_request(f"{what}: {text}")
         write.warnings.extend(messages)
 
     async def _admit(

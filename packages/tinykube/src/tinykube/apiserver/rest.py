@@ -17,7 +17,7 @@ from tinykube.apiserver import failure
 from tinykube.apiserver.asgi import BodyTooLarge, HttpRequest, HttpResponse, Receive, Scope, Send, json_response
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import ApiFailure, Cause, bad_request
-from tinykube.apiserver.hooks import SYSTEM, Attributes
+from tinykube.apiserver.hooks import SYSTEM, Attributes, ImpersonationRefused, User
 from tinykube.apiserver.kinds import Kind
 from tinykube.apiserver.lifecycle import check_identity
 from tinykube.apiserver.metrics import Requests
@@ -30,9 +30,10 @@ from tinykube.apiserver.negotiation import (
     warning_headers,
 )
 from tinykube.apiserver.patch import json_patch, merge_patch
+from tinykube.apiserver.rbac import denial
 from tinykube.apiserver.reading import ObjectReader
 from tinykube.apiserver.registry import Registry
-from tinykube.apiserver.scales import scale_of, with_scale
+from tinykube.apiserver.scales import scale_of, with_applied_scale, with_scale
 from tinykube.apiserver.store import StoreEntry
 from tinykube.apiserver.subresources import bind, evict
 from tinykube.apiserver.writes import Delete, WriteOptions
@@ -57,7 +58,6 @@ _CONDITIONAL = frozenset(
 )
 _MANAGER_BYTES = 128
 _OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
-_PATCH_TYPES_TEXT = ", ".join(PATCH_TYPES)
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -134,18 +134,20 @@ class Rest:
     # -- from request to verb --------------------------------------------------------------------------------
     async def _respond(self, request: HttpRequest) -> HttpResponse | None:
         hooks = self.registry.hooks
-        request.user = SYSTEM if hooks.authenticator is None else hooks.authenticator.authenticate(request)
         target = parse_path(request.parts)
+        try:
+            request.user = SYSTEM if hooks.authenticator is None else hooks.authenticator.authenticate(request)
+        except ImpersonationRefused as refused:
+            raise _not_impersonated(request, target, refused.caller) from None
         if target is None:
             self._authorize(request, Attributes(verb=request.method.lower(), path=request.path))
             return await self._page(request)
         kind = self.registry.kinds.served(target.group, target.version, target.plural)
         if kind is None:
             self._authorize(request, _attributes(_verb(request, target), target, target.name))
-            response = await self._page(request)
-            if response is None or response.status == 404:
+            if self.registry.kinds.serves_group(target.group):
                 raise failure.no_such_resource()
-            return response
+            return await self._page(request)
         verb = _verb(request, target)
         name = target.name
         if not name and verb in ("list", "watch", "deletecollection"):
@@ -183,7 +185,8 @@ class Rest:
             details: Object = {"name": attributes.name} if attributes.name else {}
             if attributes.group:
                 details["group"] = attributes.group
-            details["kind"] = attributes.resource
+            if attributes.resource:
+                details["kind"] = attributes.resource
             raise ApiFailure(403, "Forbidden", refusal, details)
 
     async def _page(self, request: HttpRequest) -> HttpResponse | None:
@@ -193,7 +196,9 @@ class Rest:
             response = await page(request)
             if response is not None:
                 return response
-        raise failure.no_such_resource()
+        if request.parts[0] == "apis" and len(request.parts) > 2 and self.registry.kinds.serves_group(request.parts[1]):
+            raise failure.no_such_resource()
+        return _NO_PAGE
 
     # -- writing ---------------------------------------------------------------------------------------------
     def _write(self, request: HttpRequest, operation: str = "Update") -> WriteOptions:
@@ -231,6 +236,7 @@ class Rest:
             raise bad_request("an empty namespace may not be set during creation")
         view, write = View(request), self._write(request)
         obj = parse_object(request, await request.body())
+        write = _strict(write, request)
         _check_custom(kind.info, obj)
         if isinstance(metadata := obj.get("metadata"), dict) and metadata.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
@@ -242,6 +248,7 @@ class Rest:
     ) -> HttpResponse:
         view, write = View(request), self._write(request)
         obj = parse_object(request, await request.body())
+        write = _strict(write, request)
         _check_custom(kind.info, obj)
         check_identity(kind.info, namespace, name, obj)  # before anything is looked up
         conditional = not kind.info.model or kind.info.plural in _CONDITIONAL
@@ -256,14 +263,11 @@ class Rest:
     ) -> HttpResponse:
         type = PATCH_TYPES.get(media_type(request))
         if type is None:
-            raise ApiFailure(
-                415,
-                "UnsupportedMediaType",
-                "the body of the request was in an unknown format - accepted media types include: " + _PATCH_TYPES_TEXT,
-            )
+            raise ApiFailure(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
         view = View(request)
         write = self._write(request, "Apply" if type == "apply" else "Update")
         patch = parse(request, await request.body())
+        write = _strict(write, request, patch=type != "apply")
         existed = type != "apply" or kind.table.get(namespace, name) is not None
         if not existed:
             info = kind.info
@@ -384,8 +388,11 @@ class Rest:
         if verb == "update":
             wanted = body
         elif verb == "patch":
+            type = PATCH_TYPES.get(media_type(request))
+            if type == "apply":
+                return await self._apply_scale(request, kind, namespace, name, body)
             live = scale_of(kind, self.reader.entry(kind, namespace, name).obj)
-            if PATCH_TYPES.get(media_type(request)) == "json":
+            if type == "json":
                 wanted = json_patch(live, body)
             else:
                 wanted = merge_patch(live, body)
@@ -400,8 +407,25 @@ class Rest:
         )
         return json_response(scale_of(kind, entry.obj))
 
+    async def _apply_scale(
+        self, request: HttpRequest, kind: Kind, namespace: str, name: str, scale: Object
+    ) -> HttpResponse:
+        write = self._write(request, "Apply")
+        manager = self.registry.manager(kind, "scale", write)
+        force, now = request.query.get("force") == "true", self.registry.now()
+        entry = await self.registry.update_entry(
+            kind,
+            namespace,
+            name,
+            lambda old: with_applied_scale(kind, old, scale, manager, force=force, now=now),
+            "scale",
+            write,
+        )
+        return json_response(scale_of(kind, entry.obj))
+
 
 _encode = msgspec.json.Encoder().encode
+_NO_PAGE = HttpResponse(404, b"404 page not found\n", "text/plain; charset=utf-8")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
@@ -421,6 +445,22 @@ def _verb(request: HttpRequest, target: Target) -> str:
     if verb == "create" and target.name and not target.subresource:
         raise failure.method_not_allowed()
     return verb
+
+
+def _not_impersonated(request: HttpRequest, target: Target | None, caller: User) -> ApiFailure:
+    """403, which names the right to do just this request as another user."""
+    if target is None:
+        wanted = Attributes(f"impersonate-on:user-info:{request.method.lower()}", path=request.path)
+    else:
+        wanted = _attributes(f"impersonate-on:user-info:{_verb(request, target)}", target, target.name)
+    return ApiFailure(403, "Forbidden", denial(caller, wanted), {})
+
+
+def _strict(write: WriteOptions, request: HttpRequest, *, patch: bool = False) -> WriteOptions:
+    """Return the options of a write whose body is parsed."""
+    if request.repeated is None and not patch:
+        return write
+    return msgspec.structs.replace(write, repeated=request.repeated, patch=patch)
 
 
 def _failed(error: ApiFailure) -> HttpResponse:

@@ -6,6 +6,8 @@ whoami`), TokenReview, TokenRequest.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -72,7 +74,10 @@ class Reviews:
         }
 
     def _decide(self, obj: Object, user: User, wanted: Attributes) -> Object:
-        return {"metadata": {}, **obj, "status": {"allowed": self._rbac.authorize(user, wanted) is None}}
+        status: Object = {"allowed": self._rbac.authorize(user, wanted) is None}
+        if status["allowed"] and (reason := self._rbac.reason(user, wanted)):
+            status["reason"] = reason
+        return {"metadata": {}, **obj, "status": status}
 
     async def _self_access(self, obj: Object, namespace: str, user: User) -> Object:
         return self._decide(obj, user, _attributes(obj.get("spec") or {}))
@@ -125,9 +130,16 @@ class Reviews:
 class TokenRequests:
     """POST serviceaccounts/NAME/token."""
 
-    def __init__(self, identity: RequestAuthenticator, find: Find, account_info: ResourceInfo) -> None:
+    def __init__(
+        self,
+        identity: RequestAuthenticator,
+        find: Find,
+        account_info: ResourceInfo,
+        clock: Callable[[], float],
+    ) -> None:
         self._identity = identity
         self._find = find
+        self._clock = clock
         self._info = account_info
 
     async def connect(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse:
@@ -152,11 +164,13 @@ class TokenRequests:
             account, min(seconds, _MAX_SECONDS), audiences=tuple(spec.get("audiences") or ()), pod=pod
         )
         expires = format_time(datetime.fromtimestamp(until, UTC))
+        made = format_time(datetime.fromtimestamp(self._clock(), UTC))
         answer: Object = {
             **body,
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace, "uid": str(uuid.uuid4()), "creationTimestamp": made},
+            "spec": {"audiences": [ISSUER], "expirationSeconds": seconds, "boundObjectRef": None, **spec},
             "status": {"token": token, "expirationTimestamp": expires},
         }
         return json_response(answer, 201)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tinykube.apiserver import failure
+from tinykube.apiserver.apply import Manager, conflict_of_fields
+from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.fieldset import Fields, difference, intersection
 from tinykube.apiserver.kinds import Kind
 
 Object = dict[str, Any]
 #: Group, version and kind.
 SCALE: Final = ("autoscaling", "v1", "Scale")
+_SCALE: Final = ResourceInfo(
+    group="autoscaling", version="v1", plural="scales", singular="scale", kind="Scale", namespaced=True
+)
 
 
 def _at(obj: Object, path: tuple[str, ...]) -> Any:
@@ -26,11 +32,12 @@ def scale_of(kind: Kind, obj: Object) -> Object:
         raise failure.no_such_resource()
     metadata = obj["metadata"]
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    replicas = _at(obj, paths.replicas)
     scale: Object = {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {name: metadata[name] for name in kept if name in metadata},
-        "spec": {"replicas": _at(obj, paths.replicas) or 0},
+        "spec": {"replicas": replicas} if replicas else {},
         "status": {"replicas": _at(obj, paths.status_replicas) or 0},
     }
     selector = _at(obj, paths.selector) if paths.selector else None
@@ -63,7 +70,7 @@ def with_scale(kind: Kind, obj: Object, scale: Object) -> Object:
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         cause = failure.invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
-        raise failure.invalid(kind.info, obj["metadata"]["name"], (cause,))
+        raise failure.invalid(_SCALE, obj["metadata"]["name"], (cause,))
     new = {**obj, "metadata": {**obj["metadata"]}}
     version = (scale.get("metadata") or {}).get("resourceVersion")
     if version:
@@ -76,3 +83,31 @@ def with_scale(kind: Kind, obj: Object, scale: Object) -> Object:
         box = box[name]
     box[paths.replicas[-1]] = replicas
     return new
+
+
+def with_applied_scale(kind: Kind, obj: Object, scale: Object, manager: Manager, *, force: bool, now: str) -> Object:
+    """`obj` with an applied Scale. Its replicas belong to `manager`, in an entry of the subresource.
+
+    Raises ApiFailure 409 where another manager owns the replicas and they change, unless that is forced.
+    """
+    live, sent = scale_of(kind, obj), scale.get("spec") or {}
+    assert kind.rules.scale is not None, "scale_of refuses kinds without a scale"
+    owned = _fields(kind.rules.scale.replicas)
+    new = with_scale(kind, obj, {"metadata": scale.get("metadata") or {}, "spec": sent or live["spec"]})
+    others = [entry for entry in obj["metadata"].get("managedFields") or () if not manager.owns(entry)]
+    # NB: a Scale has no replicas where they are zero, so that applying zero changes them.
+    if "replicas" in sent and sent["replicas"] != live["spec"].get("replicas"):
+        owners = [entry for entry in others if intersection(entry.get("fieldsV1") or {}, owned)]
+        if owners and not force:
+            raise conflict_of_fields([(entry, _fields(("spec", "replicas"))) for entry in owners])
+        others = [{**entry, "fieldsV1": difference(entry.get("fieldsV1") or {}, owned)} for entry in others]
+    mine = [manager.entry(owned, now)] if "replicas" in sent else []
+    new["metadata"]["managedFields"] = [*mine, *(entry for entry in others if entry.get("fieldsV1"))]
+    return new
+
+
+def _fields(path: tuple[str, ...]) -> Fields:
+    fields: Fields = {}
+    for name in reversed(path):
+        fields = {f"f:{name}": fields}
+    return fields

@@ -11,9 +11,9 @@ from kubekit.api.core import has_ended
 from tinykube.apiserver import failure
 from tinykube.apiserver.admitting import admitted
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.failure import ApiFailure, conflict
+from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.hooks import AdmissionRequest
-from tinykube.apiserver.lifecycle import check_uid
+from tinykube.apiserver.lifecycle import check_uid, precondition
 from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.selectors import selector_of
 from tinykube.apiserver.store import Selection, StoreEntry
@@ -58,7 +58,7 @@ async def bind(
         if metadata.get("uid") and metadata["uid"] != before["uid"]:
             check_uid(info, old, metadata["uid"])
         if metadata.get("resourceVersion") and metadata["resourceVersion"] != before["resourceVersion"]:
-            raise conflict(info, name)
+            raise precondition(info, old, "ResourceVersion", metadata["resourceVersion"], before["resourceVersion"])
         if "deletionTimestamp" in before:
             raise _binding_conflict(info, name, f"pod {name} is being deleted, cannot be assigned to a host")
         if spec.get("nodeName"):

@@ -80,18 +80,18 @@ def _cell(kind: str, path: JSONPath, obj: Object, now: datetime) -> Any:
     if kind == "boolean":
         return value if isinstance(value, bool) else None
     if len(found) > 1:
-        return " ".join(_text(item) for item in found)
-    return _text(value)
+        return " ".join(go_text(item) for item in found)
+    return go_text(value)
 
 
-def _text(value: Any) -> str:
+def go_text(value: Any) -> str:
     """As Go's `%v` writes JSON data, which is what kubectl users know."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return "[" + " ".join(_text(item) for item in value) + "]"
+        return "[" + " ".join(go_text(item) for item in value) + "]"
     if isinstance(value, dict):
-        return "map[" + " ".join(f"{key}:{_text(value[key])}" for key in sorted(value)) + "]"
+        return "map[" + " ".join(f"{key}:{go_text(value[key])}" for key in sorted(value)) + "]"
     return UNKNOWN if value is None else str(value)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from kubekit.api.quantity import parse_quantity
@@ -152,7 +153,34 @@ def _value(
         return text
     if scalar == "bytes":
         _check_base64(value, kind)
+    elif scalar in _TIMES and value != "":
+        return _time(value, scalar, kind)
     return value
+
+
+# scalar -> (what needs no change, how Go names the layout)
+_TIMES: Final = {
+    "time": (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "2006-01-02T15:04:05Z07:00"),
+    "microtime": (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"), "2006-01-02T15:04:05.000000Z07:00"),
+}
+_RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_YEAR_1: Final = "0001-01-01T00:00:00"
+
+
+def _time(text: str, scalar: str, kind: str) -> str | None:
+    """A time in UTC; None for the first second of the year 1, which is no time."""
+    plain, layout = _TIMES[scalar]
+    if not plain.fullmatch(text):
+        match = _RFC_3339.fullmatch(text)
+        micro = scalar == "microtime"
+        if match is None or (micro and len(match[1] or "") != 7):
+            raise _unreadable(kind, f'parsing time "{text}" as "{layout}": cannot parse it')
+        try:
+            moment = datetime.fromisoformat(text if micro else text.replace(match[1] or "", "", 1)).astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise _unreadable(kind, f'parsing time "{text}": out of range') from None
+        text = moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{moment.microsecond:06}Z" if micro else "Z")
+    return None if text.startswith(_YEAR_1) else text
 
 
 _QUANTITY: Final = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from tinykube.apiserver.hooks import SYSTEM, User
+from tinykube.apiserver.strictness import RepeatedFields
 
 
 class WriteOptions(msgspec.Struct, frozen=True):
     """The options of a write. `manager` empty: not recorded in managedFields.
 
     `validation` of unknown fields is Ignore, Warn or Strict; empty: the writer is our own and built-in kinds are not
-    looked through.
+    looked through. `repeated` are the fields that the body has twice; `patch`: what comes in was made by a patch, whose
+    faults are reported as faults of the patch.
     """
 
     user: User = SYSTEM
@@ -20,6 +22,8 @@ class WriteOptions(msgspec.Struct, frozen=True):
     dry_run: bool = False
     validation: str = ""
     warnings: list[str] = []
+    repeated: RepeatedFields | None = None
+    patch: bool = False
 
 
 BY_SYSTEM = WriteOptions()

@@ -36,6 +36,35 @@ _V2_KEYWORDS: Final = frozenset(
 )
 
 
+# The page /version: the only document that is about no resource.
+_VERSION_V3: Final[Schema] = {
+    "openapi": "3.0.0",
+    "info": _INFO,
+    "paths": {
+        "/version/": {
+            "get": {
+                "operationId": "getCodeVersion",
+                "responses": {
+                    "200": {
+                        "description": "OK",
+                        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/VersionInfo"}}},
+                    }
+                },
+            }
+        }
+    },
+    "components": {
+        "schemas": {
+            "VersionInfo": {
+                "type": "object",
+                "properties": {name: {"type": "string"} for name in VERSION},
+                "required": list(VERSION),
+            }
+        }
+    },
+}
+
+
 class OpenAPI:
     """Answers for /openapi/...; documents are kept until `changes`, a count of changes of the served kinds, moves."""
 
@@ -64,6 +93,8 @@ class OpenAPI:
         if parts[:2] != ["openapi", "v3"]:
             return None
         name = "/".join(parts[2:])
+        if name == "version":
+            return self._keep(name, lambda: DiscoveryAnswer(msgspec.json.encode(_VERSION_V3)))
         infos = self._by_version().get(name)
         return self._keep(name, lambda: DiscoveryAnswer(msgspec.json.encode(self._v3(infos)))) if infos else None
 
@@ -88,6 +119,8 @@ class OpenAPI:
             content = msgspec.json.encode([[info, self._custom(info)] for info in infos])
             digest = hashlib.sha256(content + VERSION["gitVersion"].encode()).hexdigest().upper()
             paths[name] = {"serverRelativeURL": f"/openapi/v3/{name}?hash={digest}"}
+        digest = hashlib.sha256(msgspec.json.encode(_VERSION_V3)).hexdigest().upper()
+        paths["version"] = {"serverRelativeURL": f"/openapi/v3/version?hash={digest}"}
         return {"paths": paths}
 
     # -- schemas and paths, shared by both ---------------------------------------------------------------------
@@ -138,7 +171,21 @@ def _custom_schema(info: ResourceInfo, schema: Schema) -> Schema:
         "kind": {"description": "The kind of this object.", **text},
         "metadata": {"description": "Standard object's metadata.", "allOf": [metadata]},
     }
-    return {**schema, "properties": {**common, **(schema.get("properties") or {}), **common}, _GVK: [_gvk(info)]}
+    published = _published(schema)
+    return {**published, "properties": {**common, **(published.get("properties") or {}), **common}, _GVK: [_gvk(info)]}
+
+
+def _published(schema: Schema) -> Schema:
+    """A structural schema as it is published: what may be a number or a text says so in plain OpenAPI too."""
+    made = dict(schema)
+    if made.get("x-kubernetes-int-or-string") and "anyOf" not in made and "allOf" not in made:
+        made["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    if "properties" in made:
+        made["properties"] = {name: _published(child) for name, child in made["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(made.get(key), Mapping):
+            made[key] = _published(made[key])
+    return made
 
 
 def _paths(info: ResourceInfo) -> Iterable[tuple[str, tuple[str, ...]]]:
@@ -150,6 +197,9 @@ def _paths(info: ResourceInfo) -> Iterable[tuple[str, tuple[str, ...]]]:
     yield base, whole
     if single:
         yield base + "/{name}", single
+    for subresource in ("status", "scale"):
+        if subresource in info.subresources:
+            yield f"{base}/{{name}}/{subresource}", ("get", "put", "patch")
     if info.namespaced and "list" in info.verbs:
         yield f"{root}/{info.plural}", ("get",)
 

@@ -138,7 +138,10 @@ def _wire_name(field: str) -> str:
 def _of_annotation(module: str, field: str, annotation: str) -> tuple[Schema, list[tuple[str, str]]]:
     if match := _WRAPPER.match(annotation):
         inner, found = _of_annotation(module, field, match[2])
-        return ({"type": "array", "items": inner} if match[1] == "List" else inner), found
+        if match[1] == "List":
+            items = {"allOf": [inner], "default": {}} if "$ref" in inner else inner
+            return {"type": "array", "items": items}, found
+        return inner, found
     where, _, kind = annotation.rpartition(".")
     if kind in ("dict", "Dict"):
         values: Schema = {"type": "string"} if field in _STRING_MAPS else {}

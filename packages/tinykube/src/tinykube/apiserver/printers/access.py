@@ -29,7 +29,7 @@ def _binding(obj: Object, now: datetime) -> list[Any]:
     accounts: list[str] = []
     for subject in obj.get("subjects") or []:
         if subject.get("kind") == "ServiceAccount":
-            accounts.append(f"{subject.get('namespace', '')}/{subject.get('name', '')}")
+            accounts.append(f"{subject.get('namespace') or ''}/{subject.get('name', '')}")
         else:
             (groups if subject.get("kind") == "Group" else users).append(subject.get("name", ""))
     role = get(obj, "roleRef", default={})

@@ -221,6 +221,15 @@ def _cron_job(obj: Object, now: datetime) -> list[Any]:
     ]
 
 
+def _revision(obj: Object, now: datetime) -> list[Any]:
+    owner = next((one for one in get(obj, "metadata", "ownerReferences", default=[]) if one.get("controller")), None)
+    made_by = NONE
+    if owner is not None:
+        group = owner["apiVersion"].rpartition("/")[0]
+        made_by = f"{owner['kind'].lower()}{'.' if group else ''}{group}/{owner['name']}"
+    return [name(obj), made_by, obj.get("revision", 0), created(obj, now)]
+
+
 PRINTERS: dict[tuple[str, str], Printer] = {
     ("", "pods"): Printer(
         columns("Name Ready Status Restarts Age wide:IP wide:Node wide:Nominated_Node wide:Readiness_Gates"),
@@ -230,6 +239,7 @@ PRINTERS: dict[tuple[str, str], Printer] = {
         columns("Name Desired# Current# Ready# Age wide:Containers wide:Images wide:Selector"),
         _replication_controller,
     ),
+    ("apps", "controllerrevisions"): Printer(columns("Name Controller Revision Age"), _revision),
     ("apps", "deployments"): Printer(
         columns("Name Ready Up-to-date Available Age wide:Containers wide:Images wide:Selector"),
         _deployment,

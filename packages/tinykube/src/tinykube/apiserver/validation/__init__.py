@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.eventforms import validate_event
 from tinykube.apiserver.failure import Cause
 from tinykube.apiserver.validation import (
     access,
@@ -38,6 +39,8 @@ _BY_PLURAL: Final[dict[tuple[str, str], Validate]] = {
     ("", "secrets"): configs.validate_secret,
     ("", "services"): network.validate_service,
     ("", "endpoints"): network.validate_endpoints,
+    ("", "events"): validate_event,
+    ("events.k8s.io", "events"): validate_event,
     ("", "namespaces"): machines.validate_namespace,
     ("", "nodes"): machines.validate_node,
     ("", "persistentvolumes"): storage.validate_volume,

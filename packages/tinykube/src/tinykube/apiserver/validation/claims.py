@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from kubekit.cel import CelProgram, CelSyntaxError
+from kubekit.cel.result_types import result_type
 from tinykube.apiserver.failure import Cause, duplicate, invalid_value, required
 from tinykube.apiserver.validation.names import dns_label, dns_subdomain
 from tinykube.apiserver.validation.tables import (
@@ -18,6 +19,8 @@ from tinykube.apiserver.validation.tables import (
     one_of,
 )
 
+_DEVICE: Final = {"device": {"driver": "string", "allowMultipleAllocations": "bool"}}
+
 
 def _expression(value: Any, where: str) -> Iterator[Cause]:
     source = value.get("expression") or ""
@@ -28,6 +31,10 @@ def _expression(value: Any, where: str) -> Iterator[Cause]:
         CelProgram(source, ("device",))
     except CelSyntaxError as problem:
         yield invalid_value(f"{where}.expression", source, f"compilation failed: {problem}")
+        return
+    found = result_type(source, _DEVICE)
+    if found not in ("", "bool"):
+        yield invalid_value(f"{where}.expression", source, f"must evaluate to bool or the unknown type, not {found}")
 
 
 _SELECTOR: Final = RuleTable(("cel", Needs(), _expression))

@@ -132,8 +132,8 @@ def _resize_policies(value: Any, where: str) -> Iterator[Cause]:
 _BASIC: Final = RuleTable(
     ("name", Needs(), dns_label),
     ("image", Needs(), _image),
-    ("imagePullPolicy", Needs(), one_of("Always", "IfNotPresent", "Never")),
 )
+_PULL: Final = RuleTable(("imagePullPolicy", Needs(), one_of("Always", "IfNotPresent", "Never")))
 _REST: Final = RuleTable(
     ("ports[]", _PORT),
     ("ports", unique("name")),
@@ -219,6 +219,7 @@ def validate_container(
     yield from _REST(container, where)
     yield from _mounts(container, where, volumes)
     yield from _devices(container, where, volumes)
+    yield from _PULL(container, where)
     if container.get("resizePolicy"):
         yield from _resize_policies(container["resizePolicy"], f"{where}.resizePolicy")
     yield from validate_resources(container.get("resources") or {}, f"{where}.resources", claims)

@@ -87,7 +87,9 @@ def validate_job(obj: Object, old: Object | None) -> list[Cause]:
     names = ["selector", "completionMode", "managedBy", "podFailurePolicy", "backoffLimitPerIndex", "successPolicy"]
     if not (spec.get("completionMode") == "Indexed" and spec.get("completions") == spec.get("parallelism")):
         names.append("completions")
-    causes = [*_JOB(spec, "spec"), *immutable(spec, before, *names, where="spec")]
+    # NB: a real server looks at the parallelism of an update twice.
+    parallelism = not_negative(spec.get("parallelism") or 0, "spec.parallelism")
+    causes = [*_JOB(spec, "spec"), *parallelism, *immutable(spec, before, *names, where="spec")]
     # A suspended Job may still be given other nodes; never other containers.
     template = _without_place(spec) if before.get("suspend") else (spec.get("template") or {})
     fixed = _without_place(before) if before.get("suspend") else (before.get("template") or {})
