@@ -52,7 +52,7 @@ class SnapshotPage(msgspec.Struct):
 
 
 def _fault(token: str) -> str:
-    """What is wrong with a token, in the words of Go's decoders."""
+    """Return the fault of a token, in the words of Go's decoders."""
     try:
         text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode("latin-1")
     except ValueError:
