@@ -14,6 +14,8 @@ from typing import Final
 
 KUBELET_DIR: Final = "var/lib/kubelet"  # the kubelet's directory, below the root of its machine
 DEVICE_PLUGIN_DIR: Final = "device-plugins"  # below the kubelet's directory: sockets of device plugins
+PLUGIN_REGISTRY_DIR: Final = "plugins_registry"  # below the kubelet's directory: sockets of plugins that register
+PLUGINS_DIR: Final = "plugins"  # below the kubelet's directory: sockets and files of such plugins
 POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"  # below the kubelet's directory: says who holds which device
 NRI_SERVICE: Final = "nri.pkg.api.v1alpha1"  # begins the names of NRI's services
 

@@ -21,6 +21,7 @@ from tinykube.controllers.pods import PodIndex
 from tinykube.controllers.quota import QuotaController
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.replicaset import ReplicaSetController
+from tinykube.controllers.resourceclaims import ResourceClaimController
 from tinykube.controllers.tainteviction import TaintEvictionController
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _COMPONENTS: Final = (
     "cronjob-controller",
     "node-controller",
     "taint-eviction-controller",
+    "resource_claim",
 )
 
 
@@ -65,6 +67,7 @@ class Controllers:
             EndpointsController(registry),
             DisruptionController(registry),
             QuotaController(registry, everything),
+            ResourceClaimController(registry, recorders["resource_claim"]),
         )
         everything.start()
         garbage.start()

@@ -14,6 +14,7 @@ import base64
 import contextlib
 import logging
 import signal
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Informer
 from kubekit.protocol.sockets import DEVICE_PLUGIN_DIR, KUBELET_DIR
 from kubekit.yaml_documents import load_yaml
+from tinykube.kubelet.claims import ClaimManager
 from tinykube.kubelet.clock import KubeletClock, RealClock
 from tinykube.kubelet.containers import Isolation, Launcher, Records
 from tinykube.kubelet.containers.launcher import kill_all
@@ -84,6 +86,9 @@ class Kubelet:
         self.devices = DeviceManager(
             root / KUBELET_DIR / DEVICE_PLUGIN_DIR, self.clock, lambda: self.reporter.changed()
         )
+        self.reporter = NodeReporter(client, self._facts, self.clock)
+        registered = self.reporter.registered
+        self.claims = ClaimManager(root, root / KUBELET_DIR, node_name, client, self.clock, self._poke, registered)
         self.machine = KubeletMachine(
             node_name=node_name,
             directory=directory,
@@ -93,10 +98,10 @@ class Kubelet:
             images=platform.images,
             runtime=self.runtime,
             devices=self.devices,
+            claims=self.claims,
             events=Events(client, node_name),
             clock=self.clock,
         )
-        self.reporter = NodeReporter(client, self._facts, self.clock)
         self._boot_id = _boot_id(self.machine.root)
         self.workers: dict[str, PodWorker] = {}
         self.port = port
@@ -117,10 +122,11 @@ class Kubelet:
         mode = self.machine.launcher.mode
         log.info("kubelet of %s: %s, containers: %s", self.machine.node_name, self.machine_facts.name, mode)
         resources = PodResourcesServer(
-            self.devices, lambda: [worker.pod for worker in self.workers.values() if worker.known]
+            self.devices, self.claims, lambda: [worker.pod for worker in self.workers.values() if worker.known]
         )
         self.port = await self._server.start(port=self.port)
         await self.devices.start()
+        self.claims.start()
         await resources.start(self.machine.root / KUBELET_DIR)
         self.runtime.serve()
         for record in self.machine.launcher.records.all():
@@ -138,6 +144,7 @@ class Kubelet:
             await self._power_off()
             self.runtime.close()
             await resources.stop()
+            await self.claims.stop()
             await self.devices.stop()
             await self._server.stop()
             await self.machine.objects.stop()
@@ -190,6 +197,11 @@ class Kubelet:
             if self.workers.get(worker.pod.metadata.uid) is worker:
                 del self.workers[worker.pod.metadata.uid]
 
+    def _poke(self, pods: Collection[str]) -> None:
+        for uid in pods:
+            if (worker := self.workers.get(uid)) is not None:
+                worker.poke()
+
     def _vanish(self, uid: str) -> None:
         worker = self.workers.get(uid)
         if worker is not None:
@@ -204,6 +216,7 @@ class Kubelet:
                 self.machine.launcher.records.remove(record.id)
         self._found.clear()
         self.devices.keep_only(self.workers)
+        self.claims.keep_only(self.workers.keys())
 
     async def _power_off(self) -> None:
         """Ends all containers: SIGTERM, and two seconds later SIGKILL."""

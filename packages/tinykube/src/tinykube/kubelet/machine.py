@@ -21,6 +21,7 @@ from tinykube.kubelet.pod import KubeletPod
 from tinykube.kubelet.servicenames import ServiceNames
 
 if TYPE_CHECKING:
+    from tinykube.kubelet.claims import ClaimManager
     from tinykube.kubelet.devices import DeviceManager
     from tinykube.kubelet.runtimes import ContainerRuntime
 
@@ -48,6 +49,7 @@ class KubeletMachine:
         images: Images,
         runtime: ContainerRuntime,
         devices: DeviceManager,
+        claims: ClaimManager,
         events: Events,
         clock: KubeletClock,
         host_ip: str = "127.0.0.1",
@@ -62,6 +64,7 @@ class KubeletMachine:
         self.images = images
         self.runtime = runtime
         self.devices = devices
+        self.claims = claims
         self.events = events
         self.clock = clock
         self.host_ip = host_ip

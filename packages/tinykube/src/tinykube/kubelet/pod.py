@@ -133,6 +133,17 @@ class PodSecurityContext(Struct):
     fs_group: int | None = None
 
 
+class ContainerClaim(Struct):
+    """A claim of the pod that a container uses: all of it, or the devices of one request."""
+
+    name: str
+    request: str = ""
+
+
+class ContainerResources(Resources):
+    claims: tuple[ContainerClaim, ...] = ()
+
+
 class SpecContainer(Struct):
     name: str
     image: str = ""
@@ -143,7 +154,7 @@ class SpecContainer(Struct):
     env: tuple[KubeletEnvVar, ...] = ()
     env_from: tuple[EnvFrom, ...] = ()
     ports: tuple[ContainerPort, ...] = ()
-    resources: Resources = Resources()
+    resources: ContainerResources = ContainerResources()
     volume_mounts: tuple[VolumeMount, ...] = ()
     liveness_probe: KubeletProbe | None = None
     readiness_probe: KubeletProbe | None = None
@@ -232,6 +243,14 @@ class KubeletVolume(Struct):
     downward_api: DownwardVolume | None = field(name="downwardAPI", default=None)
 
 
+class PodResourceClaim(Struct):
+    """A resource claim of the pod: a named one, or one made from a template."""
+
+    name: str
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class KubeletPodSpec(Struct):
     node_name: str = ""
     containers: tuple[SpecContainer, ...] = ()
@@ -246,10 +265,22 @@ class KubeletPodSpec(Struct):
     hostname: str = ""
     host_pid: bool = field(name="hostPID", default=False)
     enable_service_links: bool = True
+    resource_claims: tuple[PodResourceClaim, ...] = ()
 
 
 class PodMeta(ObjectMeta):
     deletion_grace_period_seconds: int | None = None
+
+
+class PodClaimStatus(Struct):
+    """The claim that was made from a template; None where none is needed."""
+
+    name: str
+    resource_claim_name: str | None = None
+
+
+class KubeletPodStatus(PodStatus):
+    resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
 
 
 class KubeletPod(Struct):
@@ -257,7 +288,7 @@ class KubeletPod(Struct):
 
     metadata: PodMeta = PodMeta()
     spec: KubeletPodSpec = KubeletPodSpec()
-    status: PodStatus = PodStatus()
+    status: KubeletPodStatus = KubeletPodStatus()
 
     @property
     def grace_seconds(self) -> int:

@@ -18,6 +18,7 @@ from kubekit.kube import ApiError
 from kubekit.protocol import nri_pb2 as pb
 from tinykube.images import ImageConfig, ImageMissing
 from tinykube.kubelet.containers import BindMount, ContainerSpec, Isolation
+from tinykube.kubelet.devices import ContainerDevices
 from tinykube.kubelet.env import PATH, ConfigInvalid, Sources, arguments, cluster_env, environment
 from tinykube.kubelet.machine import KubeletMachine
 from tinykube.kubelet.pod import KubeletPod, SpecContainer, TokenSource
@@ -64,6 +65,7 @@ class Preparation:
         self.machine = machine
         self.pod = pod
         self.stale = asyncio.Event()  # a mounted object changed
+        self.claims_ready = False  # the pod's claims are prepared, by this kubelet or an earlier one
         self._tokens: dict[TokenSource, tuple[str, float]] = {}
 
     @property
@@ -90,6 +92,7 @@ class Preparation:
                 raise WaitingFor(text, "ErrImageNeverPull") from error
             text = f'Failed to pull image "{container.image}": {error}'
             raise WaitingFor(text, "ErrImagePull", later="ImagePullBackOff") from error
+        await self._prepare_claims()
         try:
             sources = await self._sources()
             places = await self._places(sources)
@@ -116,6 +119,18 @@ class Preparation:
         except (CreateFailed, KubekitError) as error:
             raise WaitingFor(f"Error: {error.what}", "CreateContainerError", event="Failed") from error
 
+    async def _prepare_claims(self) -> None:
+        """Prepare the devices of the pod's claims, once: containers that start again find them as they were."""
+        if self.claims_ready:
+            return
+        try:
+            await self.machine.claims.prepare(self.pod)
+        except Retryable as error:
+            text = f"Failed to prepare dynamic resources: prepare dynamic resources: {error}"
+            event = "FailedPrepareDynamicResources"
+            raise WaitingFor(text, "ContainerCreating", event=event, retry_seconds=2.0) from error
+        self.claims_ready = True
+
     def _image_mounts(self, container: SpecContainer, image: ImageConfig) -> list[BindMount]:
         """The files of the image: its own directories, and those of this machine that stand for its programs."""
         home = self.machine.pod_dir(self.pod.metadata.uid) / "containers" / container.name / "image"
@@ -135,6 +150,7 @@ class Preparation:
         """Add the parts of devices and runtime."""
         machine, pod = self.machine, self.pod
         given = await machine.devices.prepare_start(pod, container.name)
+        given = given.joined(ContainerDevices(cdi=machine.claims.cdi_devices(pod, container)))
         handler = ""
         if pod.spec.runtime_class_name:
             handler = (await machine.client.get(RuntimeClass, pod.spec.runtime_class_name)).handler

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,12 +27,20 @@ def pod_status(
     pod_ip: str,
     runtime: str,
     failure: tuple[str, str] | None = None,
+    resources: Mapping[str, Sequence[Mapping[str, Any]]] = {},
 ) -> dict[str, Any]:
-    """`status` as a patch holds it: all the kubelet's own fields. `failure` is (reason, message) of a rejected pod."""
+    """`status` as a patch holds it: all the kubelet's own fields. `failure` is (reason, message) of a rejected pod.
+
+    Args:
+        resources: by container, the health of the devices that its claims have.
+    """
     phase = _phase(pod, seen, plan)
     waits_as = "ContainerCreating" if plan.initialized or not pod.spec.init_containers else "PodInitializing"
     main = [_container_status(c, seen, plan, runtime, waits_as) for c in pod.spec.containers]
     init = [_container_status(c, seen, plan, runtime, "PodInitializing", init=True) for c in pod.spec.init_containers]
+    for one in main:
+        if one["name"] in resources:
+            one["allocatedResourcesStatus"] = resources[one["name"]]
     if failure is not None and phase is Phase.FAILED and not any(s.ended or s.running for s in seen.values()):
         main, init = [], []  # a pod that was refused never had containers
     status: dict[str, Any] = {

@@ -62,6 +62,7 @@ class PodWorker:
         machine.keep_ip(pod)
         for record in sorted(found, key=lambda r: r.attempt):
             self._adopt(record)
+        self._preparation.claims_ready = any(state.running for state in self.seen.values())
 
     @property
     def key(self) -> str:
@@ -108,6 +109,8 @@ class PodWorker:
             # As in Kubernetes' kubelet: a scheduler that reads that the pod has ended may bind another one at once.
             self.machine.devices.release(self.pod.metadata.uid)
         try:
+            if plan.finished is not None:
+                await self.machine.claims.unprepare(self.pod.metadata.uid)
             await self._report(plan)
             if plan.finished is not None and (self._gone or self.pod.metadata.deletion_timestamp is not None):
                 await self._leave()
@@ -387,6 +390,7 @@ class PodWorker:
             pod_ip=machine.pod_ip(self.pod.metadata.uid),
             runtime=machine.runtime_name,
             failure=self._failure,
+            resources=machine.claims.resources_status(self.pod),
         )
         if status == self._written:
             return

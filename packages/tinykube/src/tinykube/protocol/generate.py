@@ -15,7 +15,7 @@ import tinykube.protocol
 
 MESSAGES = Path(str(kubekit.protocol.__file__)).parent
 SERVICES = Path(str(tinykube.protocol.__file__)).parent
-PROTOCOLS = ("deviceplugin", "nri", "podresources", "ttrpc")
+PROTOCOLS = ("deviceplugin", "dra", "drahealth", "nri", "pluginregistration", "podresources", "ttrpc")
 SERVED_BY_GRPC = ("deviceplugin", "podresources")
 
 

@@ -27,7 +27,9 @@ from tinykube.apiserver.services import endpoint
 from tinykube.apiserver.subresources import bind
 from tinykube.apiserver.writes import BY_SYSTEM
 from tinykube.controllers.recorder import Recorder
+from tinykube.scheduler.claims import ClaimBinder, ReservedClaims
 from tinykube.scheduler.config import SchedulerConfig
+from tinykube.scheduler.devices import DeviceTracker
 from tinykube.scheduler.extender import ExtenderClient, ExtenderError
 from tinykube.scheduler.extender_service import is_behind
 from tinykube.scheduler.secret_mounts import SecretMounts
@@ -72,6 +74,8 @@ class Scheduler:
         self._wake = asyncio.Event()
         self.tracker = Tracker(registry, self.cache, self.queue, self._config.names, self._wake.set)
         self._storage = StorageTracker(registry, self.cache.volumes, self.queue, self._wake.set)
+        self._devices = DeviceTracker(registry, self.cache.devices, self.queue, self._wake.set)
+        self._claims = ClaimBinder(registry, self.cache, self._devices.changed)
         self._recorder = Recorder(registry, DEFAULT_SCHEDULER)
         self._bindings: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(_BINDINGS_AT_ONCE)
@@ -80,6 +84,7 @@ class Scheduler:
     async def run(self) -> None:
         """Follows the API server and schedules until cancelled."""
         self._storage.start()
+        self._devices.start()
         self.tracker.start()
         recording = asyncio.create_task(self._recorder.run(), name="scheduler events")
         try:
@@ -124,19 +129,23 @@ class Scheduler:
         extenders = [e for e in self._extenders if e.wants(pod, raw) and self._may_ask(e, pod, raw)]
         try:
             choice = await self._choose(pod, raw, extenders)
+            claims = self._claims.reserve(pod, choice.node) if choice.node else ReservedClaims(pod)
         except Exception as error:
             # A pod that makes the scheduler fail must not stop the others.
             known = isinstance(error, KubekitError)
             _log.warning("%s: %s", pod.key, error, exc_info=None if known else error)
             choice = SchedulingResult(message=str(error), plugins=frozenset({ERROR}))
+            claims = ReservedClaims(pod)
         if not choice.node:
             self.queue.failed(entry, choice.plugins, asyncio.get_running_loop().time())
+            if choice.found is not None and choice.found.elsewhere:
+                await self._claims.free_elsewhere(pod, choice.found.elsewhere.values())
             await self._report(pod, raw, choice)
             return
         placed = msgspec.structs.replace(pod, node_name=choice.node)
         self.tracker.assume(placed)
         await self._slots.acquire()
-        task = asyncio.create_task(self._bind(entry, placed, raw, extenders))
+        task = asyncio.create_task(self._bind(entry, placed, raw, extenders, claims))
         self._bindings.add(task)
         task.add_done_callback(self._bound)
 
@@ -213,10 +222,18 @@ class Scheduler:
 
     # -- binding -------------------------------------------------------------------------------------------------
     async def _bind(
-        self, entry: QueueEntry, pod: PodInfo, raw: Mapping[str, Any], extenders: Sequence[ExtenderClient]
+        self,
+        entry: QueueEntry,
+        pod: PodInfo,
+        raw: Mapping[str, Any],
+        extenders: Sequence[ExtenderClient],
+        claims: ReservedClaims,
     ) -> None:
         binder = next((e for e in extenders if e.config.bind_verb), None)
+        written = False
         try:
+            await self._claims.write(claims)
+            written = True
             if binder is not None:
                 await binder.bind(pod, pod.node_name)
             else:
@@ -226,12 +243,14 @@ class Scheduler:
             if not isinstance(error, KubekitError):
                 _log.exception("binding %s to %s", pod.key, pod.node_name)
             self.tracker.forget(pod)
+            await self._claims.release(claims)
             if self._registry.get(self._pods, pod.namespace, pod.name) is None:
                 self.queue.drop(pod.key)
                 return
             self.queue.failed(entry, {ERROR}, asyncio.get_running_loop().time())
             self._wake.set()
-            text = str(error) if binder is not None else f'running Bind plugin "DefaultBinder": {error}'
+            bound_by_us = written and binder is None
+            text = f'running Bind plugin "DefaultBinder": {error}' if bound_by_us else str(error)
             await self._report(pod, raw, SchedulingResult(message=text, plugins=frozenset({ERROR})))
             return
         self.queue.drop(pod.key)

@@ -29,7 +29,8 @@ from gpuplane.scheduler.pods.model import PodModel
 from kubekit.errors import KubekitError, Retryable
 from kubekit.kube import Client, Clock, Conflict, NotFound, ServerError, Unreachable
 from kubekit.scheduling.check import FilterCheck
-from kubekit.scheduling.devices.facts import FINALIZER, DeviceClaim, compile_device_claim
+from kubekit.scheduling.devices.facts import DeviceClaim, compile_device_claim
+from kubekit.scheduling.devices.writes import FREED, PROTECTED, allocated_for, is_used_by_others, no_user, user_of
 from kubekit.scheduling.podinfo import PodInfo
 from kubekit.scheduling.queue import ClusterEvent
 
@@ -154,9 +155,8 @@ class DeviceBinder:
         """Write the devices of a claim and the pod as its user; return the claim as it is then."""
         if self._model.cache.devices.is_pending(claim.key):
             return await self._allocate(pod, claim)
-        user = {"resource": "pods", "name": pod.name, "uid": pod.uid}
         async with self._lock(claim):
-            written = await self._change_users(claim, pod.uid, user)
+            written = await self._change_users(claim, pod.uid, user_of(pod))
         if written is None:
             raise Retryable("its claim has lost its devices", where=claim.key)
         return written
@@ -164,12 +164,10 @@ class DeviceBinder:
     async def _allocate(self, pod: PodInfo, claim: DeviceClaim) -> DeviceClaim:
         meta: dict[str, Any] = {"uid": claim.uid, "resourceVersion": claim.resource_version}
         if not claim.protected:
-            patch = {"metadata": {**meta, "finalizers": [FINALIZER]}}
+            patch = {"metadata": {**meta, **PROTECTED}}
             protected = await self._client.patch(StoredDeviceClaim, claim.name, patch, claim.namespace, "strategic")
             meta["resourceVersion"] = protected.metadata.resource_version
-        user = {"resource": "pods", "name": pod.name, "uid": pod.uid}
-        status = {"reservedFor": [user], "allocation": claim.allocation}
-        return await self._patched(claim, {"metadata": meta, "status": status})
+        return await self._patched(claim, {"metadata": meta, "status": allocated_for(pod, claim)})
 
     async def _patched(self, claim: DeviceClaim, patch: dict[str, Any]) -> DeviceClaim:
         """Patch the status; return the claim as it is then."""
@@ -230,17 +228,16 @@ class DeviceBinder:
         plan.written = []
 
     async def _leave_claim(self, claim: DeviceClaim, uid: str) -> None:
-        gone = {"$patch": "delete", "uid": uid}
         try:
             async with self._lock(claim):
-                await self._until_answered(claim, lambda: self._change_users(claim, uid, gone))
+                await self._until_answered(claim, lambda: self._change_users(claim, uid, no_user(uid)))
         finally:
             self._leaving.discard((claim.key, uid))
 
     def free_elsewhere(self, pod: PodInfo, claims: Iterable[DeviceClaim]) -> None:
         """Take the devices of a claim that no node of the pod can reach, if no other pod uses it."""
         for claim in claims:
-            if set(claim.users) <= {pod.uid} and claim.key not in self._freed:
+            if not is_used_by_others(claim, pod.uid) and claim.key not in self._freed:
                 self._freed.add(claim.key)
                 self._start(self._free(claim), f"free claim {claim.key}")
                 return
@@ -248,7 +245,7 @@ class DeviceBinder:
     async def _free(self, claim: DeviceClaim) -> None:
         patch = {
             "metadata": {"uid": claim.uid, "resourceVersion": claim.resource_version},
-            "status": {"allocation": None, "reservedFor": None, "devices": None},
+            "status": FREED,
         }
         try:
             async with self._lock(claim):

@@ -29,7 +29,6 @@ from tinykube.apiserver.validation.tables import (
     between,
     one_of,
 )
-from tinykube.apiserver.validation.unbuilt import unbuilt_of_pod
 from tinykube.apiserver.validation.volumes import validate_volumes
 
 _DNS_POLICIES: Final = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
@@ -156,7 +155,6 @@ def validate_pod_spec(spec: Any, field: str, *, is_template: bool = False) -> li
     if spec.get("ephemeralContainers"):
         text = "ephemeral containers not allowed in pod template" if is_template else "cannot be set on create"
         causes.append(forbidden_value(f"{field}.ephemeralContainers", text))
-    causes += unbuilt_of_pod(spec, field)
     return causes
 
 

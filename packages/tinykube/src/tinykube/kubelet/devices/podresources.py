@@ -11,6 +11,7 @@ import grpc.aio
 
 from kubekit.protocol import podresources_pb2 as pb
 from kubekit.protocol.sockets import POD_RESOURCES_SOCKET, address
+from tinykube.kubelet.claims import ClaimManager
 from tinykube.kubelet.devices.ledger import ListedDevice
 from tinykube.kubelet.devices.manager import DeviceManager
 from tinykube.kubelet.pod import KubeletPod, all_containers
@@ -21,10 +22,14 @@ BURST: Final = 10
 
 
 class PodResourcesServer(rpc.PodResourcesListerServicer):
-    """Answers from the manager's ledger; `pods` gives the node's pods. More than 100 calls a second are refused."""
+    """Answers from the managers of devices and claims; `pods` gives the node's pods.
 
-    def __init__(self, manager: DeviceManager, pods: Callable[[], Iterable[KubeletPod]]) -> None:
+    More than 100 calls a second are refused.
+    """
+
+    def __init__(self, manager: DeviceManager, claims: ClaimManager, pods: Callable[[], Iterable[KubeletPod]]) -> None:
         self._manager = manager
+        self._claims = claims
         self._pods = pods
         self._server: Any = None
         self._tokens = float(BURST)
@@ -63,6 +68,7 @@ class PodResourcesServer(rpc.PodResourcesListerServicer):
                 known = self._manager.devices.get(holding.resource, {})
                 for numa, ids in sorted(_by_numa(holding.ids, known).items()):
                     _add(row.devices, holding.resource, numa, ids)
+            self._claims.describe(pod, container, row.dynamic_resources)
         return message
 
     async def List(self, request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:
