@@ -30,8 +30,8 @@ AREAS: dict[str, tuple[str, ...]] = {
         *("discovery", "toolkit", "device_plugin", "nri", "node_operands", "operand_memory", "scale", "decide"),
         "upgrade",
     ),
-    "metering": ("exporter", "meter", "cost", "cost_store"),
-    "people": ("startup", "answers", "top", "dashboard"),
+    "observability": ("exporter", "meter", "cost", "cost_store", "top", "dashboard", "dashboard_tenants"),
+    "people": ("startup", "answers"),
     "cluster": ("apiserver", "control_plane", "client_writes", "informer"),
 }
 

@@ -22,6 +22,8 @@ Amounts = Mapping[str, Quantity]
 """What a node's kubelet advertises, by resource."""
 HolderOfPod = Callable[[Pod, Sequence[GPU], Sequence[GpuUnits]], PodHolder]
 """What a bound pod holds of the GPUs of its node, which offers units."""
+ViewOfNode = Callable[[GPUNode, tuple[GpuUnits, ...], Sequence[PodHolder], str, UpgradeView | None], NodeView]
+"""What `node_view` returns."""
 
 
 def overview(
@@ -39,13 +41,16 @@ def overview(
     *,
     unattended: bool = False,
     hold: HolderOfPod = holder,
+    view_of: ViewOfNode | None = None,
 ) -> Overview:
     """The overview.
 
     `offered` says what each node's kubelet advertises, `capacity` what it would if all GPUs were usable, `away` why a
     node does not answer, `upgrades` how far the upgrade of its driver is, `owners` which NVIDIADriver it has its driver
-    from, `by_mps` whose replicas are clients of MPS. `hold` is `holder`, or one that remembers.
+    from, `by_mps` whose replicas are clients of MPS. `hold` is `holder` and `view_of` is `node_view`, or those that
+    remember.
     """
+    view_of = view_of or node_view
     gpunodes = sorted(gpunodes, key=lambda node: node.metadata.name)
     gpus = {node.metadata.name: node.status.gpus for node in gpunodes}
     worth = {
@@ -71,7 +76,7 @@ def overview(
         else:
             waiting.append(WaitingPod(f"{pod.metadata.namespace}/{pod.metadata.name}", pod.metadata.creation_timestamp))
     views = tuple(
-        node_view(
+        view_of(
             node,
             () if node.metadata.name in away else units[node.metadata.name],
             holders.get(node.metadata.name, ()),

@@ -16,8 +16,9 @@ from gpuplane.api.offers import shared_by_mps
 from gpuplane.api.upgrade import upgrade_record, upgrade_state
 from gpuplane.cli.extender_use import bound_without, bypass_of
 from gpuplane.cli.holders import RememberedHolders, holder
-from gpuplane.cli.overview import HolderOfPod, overview
+from gpuplane.cli.overview import HolderOfPod, ViewOfNode, overview
 from gpuplane.cli.queues_text import queue_views
+from gpuplane.cli.remembered_views import RememberedViews
 from gpuplane.cli.status_views import ExtenderBypass, Overview, Pause, PolicyRefusal, PoolView, UpgradeView
 from gpuplane.scheduler.queues.reading import read_queues
 from kubekit.api.core import Deployment, Event, Node, Pod
@@ -153,6 +154,7 @@ def _overview(
     pools: tuple[PoolView, ...],
     selector: str,
     hold: HolderOfPod = holder,
+    view_of: ViewOfNode | None = None,
 ) -> Overview:
     selected = _chosen(gpunodes, nodes, selector)
     seen = overview(
@@ -169,6 +171,7 @@ def _overview(
         {node.metadata.name: node.status.capacity for node in nodes},
         unattended=not operator.there,
         hold=hold,
+        view_of=view_of,
     )
     return msgspec.structs.replace(
         seen, bypass=bypass_of(events, pods), left_out=len(gpunodes) - len(selected), pools=pools
@@ -226,6 +229,7 @@ class Follower:
         )
         self._queues = Informer(client, GPUQueue, optional=True)
         self._holders = RememberedHolders()
+        self._views = RememberedViews()
         self._change = asyncio.Event()
         self._pools = PoolFollower(client, self._change.set)
         self._informers: tuple[Informer[Any], ...] = (
@@ -266,6 +270,7 @@ class Follower:
 
     def seen(self) -> Overview:
         self._holders.begin()
+        self._views.begin()
         seen = _overview(
             self._gpunodes.items(),
             self._pods.items(),
@@ -276,6 +281,7 @@ class Follower:
             self._pools.seen(),
             self._selector,
             self._holders,
+            self._views,
         )
         queues = queue_views(self._queues.items())
         return msgspec.structs.replace(seen, buys_nodes=bool(self._autoscaler.items()), queues=queues)

@@ -18,9 +18,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from gpuplane.cli.status_views import NodeView, Overview
+from gpuplane.cli.status_views import Overview
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.merging import patch
+from gpuplane.dashboard.node_parts import NodeParts
 from gpuplane.dashboard.snapshot import NO_COST, NOT_MEASURED, snapshot
 from gpuplane.dashboard.today import HeldToday
 
@@ -46,7 +47,7 @@ class Board:
         first: number of the first snapshot; of another process another one.
         measured: what is measured now, besides what is held; the reader of it calls `update`.
         hidden: what the viewers of this board may not list, for a notice on the page.
-        document: makes the document of a node, for boards that have nodes in common.
+        parts: of boards that have nodes in common; who brings them up to date begins each moment.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class Board:
         measured: Callable[[], tuple[MeasuredUse, HeldToday]] = lambda: (NOT_MEASURED, NO_COST),
         monotonic: Callable[[], float] = time.monotonic,
         hidden: Sequence[str] = (),
-        document: Callable[[NodeView, MeasuredUse], dict[str, Any]] | None = None,
+        parts: NodeParts | None = None,
     ) -> None:
         self._follower = follower
-        self._document = document
+        self._own = parts is None
+        self._parts = parts or NodeParts()
         self._hidden = list(hidden)
         self._name = name
         self._monotonic = monotonic
@@ -106,7 +108,9 @@ class Board:
             self._news = asyncio.Event()
 
     def _fresh(self) -> dict[str, Any]:
-        found = snapshot(self._follower.seen(), self._name, *self._measured(), document=self._document)
+        if self._own:
+            self._parts.begin()
+        found = snapshot(self._follower.seen(), self._name, *self._measured(), part=self._parts)
         return {**found, "hidden": self._hidden} if self._hidden else found
 
     async def changes(self, after: int) -> AsyncIterator[bytes]:

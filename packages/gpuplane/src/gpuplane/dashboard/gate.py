@@ -38,7 +38,6 @@ from gpuplane.dashboard.server import (
 from gpuplane.dashboard.sessions import COOKIE, Sessions
 from gpuplane.dashboard.streams import ViewerStreams
 from gpuplane.dashboard.viewer_answers import ViewerAnswers, ViewerFacts
-from gpuplane.dashboard.viewer_boards import TooManyViews
 from gpuplane.dashboard.viewer_rights import ViewerRights
 from gpuplane.dashboard.viewers import LONGEST_TOKEN
 from kubekit.errors import KubekitError
@@ -174,10 +173,9 @@ class ViewerGate:
             rights = await self._facts.viewers.rights(user, self._facts.boards.spaces)
             if request.url.path == "/api/viewer":
                 return json_answer({"user": user.username, "session": not shown}, 200)
-            self._facts.boards.of(rights)
             if request.url.path == "/api/changes":
                 self._streams.check(user.username)
-        except (KubekitError, TooManyViews) as error:
+        except KubekitError as error:
             log.info("not answered: %s", error)
             return json_answer({"what": error.what, "where": error.where, "cure": error.cure}, 503)
         request.scope[_PAGES] = ViewerPart(self._facts, self._streams, token, user, rights)

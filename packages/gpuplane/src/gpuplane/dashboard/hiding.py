@@ -6,7 +6,7 @@ contain a name that is not there. What GPUs are held, and how busy they are, sta
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -19,36 +19,96 @@ from gpuplane.dashboard.viewer_rights import ViewerRights
 HIDDEN: Final = ""  # the name of a pod that the viewer may not list
 
 
-_NO_NAMES: Final = ViewerRights(nodes=True)
-_NOTHING: Final = ViewerRights()
+class NamelessNode(NamedTuple):
+    """One node without the name of any pod: as viewers of nodes have it, and as all others do."""
+
+    node: NodeView
+    number: int
+    with_name: NodeView
+    with_number: NodeView
 
 
 class NamelessNodes:
-    """The nodes of one overview without the name of any pod: the same objects for all viewers without a pod there."""
+    """The nodes of one overview without the name of any pod: the same objects for all viewers without a pod there.
 
-    def __init__(self, seen: Overview) -> None:
-        self.spaces = [frozenset(space_of(one.pod) for one in node.held_by) for node in seen.nodes]
-        self.with_names = [_node(node, at, _NO_NAMES) for at, node in enumerate(seen.nodes, 1)]
-        self.with_numbers = [_node(node, at, _NOTHING) for at, node in enumerate(seen.nodes, 1)]
+    Args:
+        before: those of an earlier overview; a node that is the same object in both is not made again.
+    """
+
+    def __init__(self, seen: Overview, before: NamelessNodes | None = None) -> None:
+        # An entry has its node, so that no other one gets its id meanwhile.
+        known = {id(one.node): one for one in before.nodes} if before is not None else {}
+        self.nodes: list[NamelessNode] = [
+            _nameless(node, number, known.get(id(node))) for number, node in enumerate(seen.nodes, 1)
+        ]
+        self.with_names = [one.with_name for one in self.nodes]
+        self.with_numbers = [one.with_number for one in self.nodes]
+        self.of_space: dict[str, list[int]] = {}
+        """Namespace -> places of the nodes with pods of it."""
+        for at, node in enumerate(seen.nodes):
+            for space in {space_of(one.pod) for one in node.held_by}:
+                self.of_space.setdefault(space, []).append(at)
 
 
-def without_hidden(seen: Overview, rights: ViewerRights, nameless: NamelessNodes | None = None) -> Overview:
+def _nameless(node: NodeView, number: int, before: NamelessNode | None) -> NamelessNode:
+    if before is not None and before.number == number:
+        return before
+    holders = tuple(msgspec.structs.replace(one, pod=HIDDEN, shown=False) for one in node.held_by)
+    with_name = msgspec.structs.replace(node, held_by=holders)
+    return NamelessNode(node, number, with_name, _stateless(node, number, holders))
+
+
+class OwnNodes:
+    """The nodes with pods that viewers with certain rights may list, as these viewers may have the nodes.
+
+    It remembers them: a node that is the same object in the next overview is not made again.
+    """
+
+    def __init__(self, rights: ViewerRights) -> None:
+        self._rights = rights
+        self._known: dict[int, tuple[NamelessNode, NodeView]] = {}
+
+    def of(self, nameless: NamelessNodes) -> dict[int, NodeView]:
+        """Return the nodes by their places in the overview."""
+        rights = self._rights
+        places = (
+            range(len(nameless.nodes))
+            if rights.pods
+            else sorted({at for space in rights.namespaces for at in nameless.of_space.get(space, ())})
+        )
+        before, self._known = self._known, {}
+        found = {}
+        for at in places:
+            one = nameless.nodes[at]
+            known = before.get(id(one))
+            if known is None:
+                holders = tuple(
+                    holder if rights.sees(space_of(holder.pod)) else hidden
+                    for holder, hidden in zip(one.node.held_by, one.with_name.held_by, strict=True)
+                )
+                known = one, _own(one, holders, rights)
+            self._known[id(one)] = known
+            found[at] = known[1]
+        return found
+
+
+def without_hidden(
+    seen: Overview, rights: ViewerRights, nameless: NamelessNodes | None = None, own: OwnNodes | None = None
+) -> Overview:
     """Return the overview as the viewer may have it. Nodes keep their order.
 
     Args:
         nameless: those of the same overview, for several viewers.
+        own: those of viewers with these rights, for several overviews.
     """
     if rights.pods and rights.nodes:
         nodes = seen.nodes
-    elif rights.pods:
-        nodes = tuple(_node(node, at, rights) for at, node in enumerate(seen.nodes, 1))
     else:
         nameless = nameless or NamelessNodes(seen)
-        common = nameless.with_names if rights.nodes else nameless.with_numbers
-        nodes = tuple(
-            _node(node, at, rights) if spaces & rights.namespaces else common[at - 1]
-            for at, (node, spaces) in enumerate(zip(seen.nodes, nameless.spaces, strict=True), 1)
-        )
+        visible = list(nameless.with_names if rights.nodes else nameless.with_numbers)
+        for at, node in (own or OwnNodes(rights)).of(nameless).items():
+            visible[at] = node
+        nodes = tuple(visible)
     return msgspec.structs.replace(
         seen,
         nodes=nodes,
@@ -88,14 +148,19 @@ def space_of(pod: str) -> str:
     return pod.partition("/")[0]
 
 
-def _node(node: NodeView, number: int, rights: ViewerRights) -> NodeView:
-    holders = node.held_by if rights.pods else tuple(_holder(one, rights) for one in node.held_by)
+def _own(one: NamelessNode, holders: tuple[PodHolder, ...], rights: ViewerRights) -> NodeView:
     if rights.nodes:
-        return node if rights.pods else msgspec.structs.replace(node, held_by=holders)
-    # A viewer learns the node of a pod from the pod itself. The state of a node is in the Node and its GPUNode.
-    own = any(one.pod for one in holders)
+        return msgspec.structs.replace(one.node, held_by=holders)
+    # A viewer learns the node of a pod from the pod itself.
+    named = any(holder.pod for holder in holders)
+    name = one.node.name if named else one.with_number.name
+    return msgspec.structs.replace(one.with_number, name=name, held_by=holders)
+
+
+def _stateless(node: NodeView, number: int, holders: tuple[PodHolder, ...]) -> NodeView:
+    """Return a node without its state, which is in the Node and its GPUNode, and with a number for its name."""
     return NodeView(
-        name=node.name if own else f"node {number}",
+        name=f"node {number}",
         stage="ready",
         ready=True,
         since="",
@@ -117,7 +182,3 @@ def _node(node: NodeView, number: int, rights: ViewerRights) -> NodeView:
 def _gpu(gpu: GPU) -> GPU:
     """Return the number, the model and the memory of a GPU; its use is found by the UUID."""
     return GPU(index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory_mib=gpu.memory_mib)
-
-
-def _holder(one: PodHolder, rights: ViewerRights) -> PodHolder:
-    return one if rights.sees(space_of(one.pod)) else msgspec.structs.replace(one, pod=HIDDEN, shown=False)

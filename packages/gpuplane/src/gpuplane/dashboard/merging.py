@@ -16,7 +16,8 @@ def patch(old: Document, new: Document) -> Document:
     found: Document = {key: None for key in old if key not in new}
     for key, value in new.items():
         before = old.get(key)
-        if key in old and before == value:
+        # NB: dicts are compared item by item, also a dict with itself.
+        if key in old and (before is value or before == value):
             continue
         if isinstance(before, dict) and isinstance(value, dict):
             if inner := patch(before, value):

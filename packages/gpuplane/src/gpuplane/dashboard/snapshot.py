@@ -9,8 +9,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from gpuplane.cli.terminal import harmless
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.hiding import HIDDEN, space_of
 from gpuplane.dashboard.today import HeldToday
+from gpuplane.metering.use import GPUUse
 
 NAMED: Final = 100  # waiting pods
 ENTRIES: Final = 50  # troubles
@@ -34,13 +35,26 @@ NO_COST: Final = HeldToday()
 _NOT_SEEN: Final = "not seen yet"
 
 
+class NodePart(NamedTuple):
+    """The share of one node in the first page. `idlers` has the pods with a name on its GPUs that are held and not
+    used: GPUs that the pod holds of them, and seconds without use.
+    """
+
+    document: dict[str, Any]
+    total: float
+    measured: int
+    busy: float
+    idle: float
+    idlers: tuple[tuple[str, float, float], ...]
+
+
 def snapshot(
     seen: Overview,
     cluster: str,
     use: MeasuredUse = NOT_MEASURED,
     today: HeldToday = NO_COST,
     *,
-    document: Callable[[NodeView, MeasuredUse], dict[str, Any]] | None = None,
+    part: Callable[[NodeView, MeasuredUse], NodePart] | None = None,
 ) -> dict[str, Any]:
     """Return the document of the first page.
 
@@ -48,11 +62,10 @@ def snapshot(
     and where they apply to `waits` (it is not ready), `guessed` (only the node knows which pod holds which GPU, so each
     GPU has the average), `faults` (GPU number -> why) with `lost` (those of them that are lost), `spaces`, the
     namespaces of its pods, `busy`, percent of each GPU with -1 for one that is not measured, and `idle`, the numbers of
-    the GPUs that are held and have not been used for minutes. `document`: makes that of a node, for several snapshots
-    of the same nodes.
+    the GPUs that are held and have not been used for minutes. `part`: `node_part`, or one that remembers.
     """
-    document = document or node_cells
-    measured = _measured(seen, use)
+    part = part or node_part
+    parts = [part(node, use) for node in seen.nodes]
     troubled = list(_troubles(seen))
     return {
         "cluster": cluster,
@@ -60,60 +73,79 @@ def snapshot(
         "totals": {
             "nodes": len(seen.nodes),
             "ready": len(seen.nodes) - sum(not node.ready or bool(node.away) for node in seen.nodes),
-            "gpus": round(sum(node.total for node in seen.nodes), 2),
+            "gpus": round(sum(one.total for one in parts), 2),
             "held": seen.held,
             "running": seen.running,
             "waiting": seen.waiting,
             "troubles": len(troubled),
-            **measured,
+            **_measured(parts, use),
         },
         "today": msgspec.to_builtins(today),
         "fits": dict(seen.fits),
-        "nodes": {node.name: document(node, use) for node in seen.nodes},
+        "nodes": {node.name: one.document for node, one in zip(seen.nodes, parts, strict=True)},
         "troubles": troubled[:ENTRIES],
-        "idlers": _idlers(seen, use),
+        "idlers": _idlers(parts),
         "waiting": [{"pod": pod.pod, "since": pod.since} for pod in seen.waiting_pods[:NAMED]],
     }
 
 
-def _measured(seen: Overview, use: MeasuredUse) -> dict[str, Any]:
+def _measured(parts: Sequence[NodePart], use: MeasuredUse) -> dict[str, Any]:
     """Return the sums of what is measured: GPUs busy, GPUs held without use, and why there are none."""
-    pairs = [(node, at, gpu.uuid) for node in seen.nodes for at, gpu in enumerate(node.gpus) if gpu.uuid in use.gpus]
-    busy = [one for _, _, uuid in pairs if (one := use.gpus[uuid].busy_percent) is not None]
-    idle = [_shares(node)[at] for node, at, uuid in pairs if use.gpus[uuid].idle]
-    found: dict[str, Any] = {"measured": len(busy), "busy": round(sum(busy) / WHOLE, 1)}
-    found["idle"], found["idleGpus"] = round(sum(idle) / WHOLE, 2), len(idle)
+    found: dict[str, Any] = {
+        "measured": sum(one.measured for one in parts),
+        "busy": round(sum(one.busy for one in parts) / WHOLE, 1),
+        "idle": round(sum(one.idle for one in parts) / WHOLE, 2),
+        "idleGpus": sum(len(one.document.get("idle", ())) for one in parts),
+    }
     if use.why:
         found["why"] = _text(use.why)
     return found
 
 
-def _idlers(seen: Overview, use: MeasuredUse) -> list[dict[str, Any]]:
+def _idlers(parts: Iterable[NodePart]) -> list[dict[str, Any]]:
     """Return the pods on GPUs without use, those that hold most first; minutes are rounded down to five."""
     found: dict[str, tuple[float, float]] = {}
-    for node in seen.nodes:
-        idle = {gpu.index: use.gpus[gpu.uuid].idle_seconds for gpu in node.gpus if _is_idle(use, gpu.uuid)}
-        for holder in node.held_by:
-            for part in holder.parts if holder.pod != HIDDEN else ():
-                if part.index in idle:
-                    gpus, seconds = found.get(holder.pod, (0.0, 0.0))
-                    found[holder.pod] = (gpus + part.core / WHOLE, max(seconds, idle[part.index]))
+    for one in parts:
+        for pod, more, idle in one.idlers:
+            gpus, seconds = found.get(pod, (0.0, 0.0))
+            found[pod] = (gpus + more, max(seconds, idle))
     most = sorted(found, key=lambda pod: (-found[pod][0], pod))[:IDLERS]
     return [{"pod": pod, "gpus": round(found[pod][0], 2), "minutes": int(found[pod][1] // 300) * 5} for pod in most]
 
 
-def _is_idle(use: MeasuredUse, uuid: str) -> bool:
-    return uuid in use.gpus and use.gpus[uuid].idle
-
-
-def node_cells(node: NodeView, use: MeasuredUse) -> dict[str, Any]:
-    """Return the document of one node, as `snapshot` describes it."""
+def node_part(node: NodeView, use: MeasuredUse) -> NodePart:
+    """Return the share of a node in the first page; the document is as `snapshot` describes it."""
     known = is_known(node)
+    shares = _held(node) if known else _average(node)
+    uses = [use.gpus.get(gpu.uuid) for gpu in node.gpus]
+    busy = [one.busy_percent for one in uses if one is not None and one.busy_percent is not None]
+    idle = {
+        gpu.index: one.idle_seconds for gpu, one in zip(node.gpus, uses, strict=True) if one is not None and one.idle
+    }
+    return NodePart(
+        document=_document(node, shares, uses, list(idle), known=known),
+        total=node.total,
+        measured=len(busy),
+        busy=sum(busy),
+        idle=sum(share for gpu, share in zip(node.gpus, shares, strict=True) if gpu.index in idle),
+        idlers=tuple(
+            (holder.pod, part.core / WHOLE, idle[part.index])
+            for holder in (node.held_by if idle else ())
+            if holder.pod != HIDDEN
+            for part in holder.parts
+            if part.index in idle
+        ),
+    )
+
+
+def _document(
+    node: NodeView, shares: list[int], uses: Sequence[GPUUse | None], idle: list[int], *, known: bool
+) -> dict[str, Any]:
     found: dict[str, Any] = {
         "model": short_model(node.gpus[0].model) if node.gpus else _NOT_SEEN,
         "stage": node.stage,
         "since": node.since,
-        "held": _shares(node),
+        "held": shares,
     }
     if not node.ready or node.away:
         found["waits"] = _text(node.away or node.what or node.waits_for or node.stage)
@@ -124,11 +156,10 @@ def node_cells(node: NodeView, use: MeasuredUse) -> dict[str, Any]:
         found["lost"] = [int(index) for index, why in faults.items() if is_lost(why)]
     if spaces := sorted({space_of(holder.pod) for holder in node.held_by} - {HIDDEN}):
         found["spaces"] = spaces
-    uses = [use.gpus.get(gpu.uuid) for gpu in node.gpus]
     busy = [-1 if one is None or one.busy_percent is None else round(one.busy_percent) for one in uses]
     if any(one >= 0 for one in busy):
         found["busy"] = busy
-    if idle := [gpu.index for gpu in node.gpus if _is_idle(use, gpu.uuid)]:
+    if idle:
         found["idle"] = idle
     return found
 
@@ -141,10 +172,6 @@ def texts(entry: ClusterTrouble | NodeTrouble) -> dict[str, str]:
 
 def _text(value: str) -> str:
     return harmless(value, coloured=False)
-
-
-def _shares(node: NodeView) -> list[int]:
-    return _held(node) if is_known(node) else _average(node)
 
 
 def _held(node: NodeView) -> list[int]:

@@ -3,35 +3,34 @@
 Invariants:
 
 - The cluster is judged once for each change, however many viewers there are. Viewers with the same rights share
-  a board, and boards have the documents of nodes in common of which they show the same.
-- There are at most `MOST_BOARDS`. A board that has not been read for a while is closed for a new one.
+  a board, and boards have the parts of nodes in common of which they show the same. A node that did not change costs
+  a board nothing but a look.
+- A viewer never lacks a board: there are as many as connections, and the board without a stream that has not been read
+  for longest goes for a new one. A board that no viewer has read for a while goes at the next change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Final
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Final
 
-from gpuplane.cli.status_views import NodeView, Overview
+from gpuplane.cli.status_views import Overview
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.board import BEAT_SECONDS, Board, Followed
-from gpuplane.dashboard.hiding import NamelessNodes, spaces_of, use_without_hidden, without_hidden
-from gpuplane.dashboard.snapshot import node_cells
+from gpuplane.dashboard.connections import MOST_CONNECTIONS
+from gpuplane.dashboard.hiding import NamelessNodes, OwnNodes, spaces_of, use_without_hidden, without_hidden
+from gpuplane.dashboard.node_parts import NodeParts
 from gpuplane.dashboard.today import HeldToday
 from gpuplane.dashboard.viewer_rights import ViewerRights
-from kubekit.errors import NoAnswer
 
-MOST_BOARDS: Final = 128
-UNREAD_SECONDS: Final = 10 * BEAT_SECONDS  # after which no viewer has the board: a stream reads at each beat
+MOST_BOARDS: Final = MOST_CONNECTIONS
+UNREAD_SECONDS: Final = 10 * BEAT_SECONDS  # for which a viewer who has read the snapshot may open a stream
 NOT_YOURS: Final = HeldToday(why="only with the right to list the pods of all namespaces")
 _PAUSE: Final = 0.1
 _NAMES: Final = ("pods", "nodes")  # of rights whose absence the page mentions
-
-
-class TooManyViews(NoAnswer):
-    """All boards are in use."""
 
 
 class ViewerBoards:
@@ -58,8 +57,10 @@ class ViewerBoards:
         self._monotonic = monotonic
         self._boards: dict[ViewerRights, Board] = {}
         self._read: dict[ViewerRights, float] = {}
+        self._streams = Counter[ViewerRights]()
         self._changed = asyncio.Event()
-        self._nodes = _CommonNodes()
+        self._parts = NodeParts()
+        self.nameless: NamelessNodes | None = None
         self.take(follower.seen())
 
     @property
@@ -68,7 +69,7 @@ class ViewerBoards:
         return self._follower.hindrance
 
     def of(self, rights: ViewerRights) -> Board:
-        """Return the board of viewers with these rights. Raises TooManyViews."""
+        """Return the board of viewers with these rights."""
         self._read[rights] = self._monotonic()
         board = self._boards.get(rights)
         if board is None:
@@ -82,7 +83,7 @@ class ViewerBoards:
                 measured=view.measured,
                 monotonic=self._monotonic,
                 hidden=[name for name in _NAMES if not getattr(rights, name)],
-                document=self._nodes.document,
+                parts=self._parts,
             )
         return board
 
@@ -92,9 +93,16 @@ class ViewerBoards:
 
     async def changes(self, rights: ViewerRights, after: int) -> AsyncIterator[bytes]:
         """Yield the changes of the board after a number, as `Board.changes` does."""
-        async for event in self.of(rights).changes(after):
-            self._read[rights] = self._monotonic()
-            yield event
+        board = self.of(rights)
+        self._streams[rights] += 1
+        try:
+            async for event in board.changes(after):
+                yield event
+        finally:
+            self._streams.subtract([rights])
+            self._streams += Counter()  # without those that are 0
+            if rights in self._boards:
+                self._read[rights] = self._monotonic()
 
     async def run(self) -> None:
         """Follow the cluster for ever."""
@@ -105,6 +113,7 @@ class ViewerBoards:
                 self._changed.clear()
                 began = self._monotonic()
                 self.take(self._follower.seen())
+                self._close_unread()
                 for board in list(self._boards.values()):
                     board.update()
                     await asyncio.sleep(0)  # answers go out in between
@@ -117,8 +126,8 @@ class ViewerBoards:
         """Make the overview the one that boards and answers are made of."""
         self.seen = seen
         self.spaces = spaces_of(seen)
-        self.nameless = NamelessNodes(seen)
-        self._nodes.begin((*seen.nodes, *self.nameless.with_names, *self.nameless.with_numbers))
+        self.nameless = NamelessNodes(seen, self.nameless)
+        self._parts.begin()
 
     def close(self) -> None:
         """End the streams of all viewers."""
@@ -147,42 +156,19 @@ class ViewerBoards:
         return self._first
 
     def _make_room(self) -> None:
-        if len(self._boards) < MOST_BOARDS:
-            return
-        oldest = min(self._boards, key=lambda rights: self._read[rights])
-        if self._monotonic() - self._read[oldest] < UNREAD_SECONDS:
-            raise TooManyViews(
-                f"{MOST_BOARDS} viewers with different rights have the dashboard open",
-                cure="gpuplane dashboard --local serves it from your machine",
-            )
-        self._boards.pop(oldest).close()
-        del self._read[oldest]
+        """Close the board without a stream, if there is one, that has not been read for longest."""
+        if len(self._boards) >= MOST_BOARDS:
+            self._close(min(self._boards, key=lambda rights: (self._streams[rights] > 0, self._read[rights])))
 
+    def _close_unread(self) -> None:
+        now = self._monotonic()
+        for rights in [one for one in self._boards if not self._streams[one]]:
+            if now - self._read[rights] >= UNREAD_SECONDS:
+                self._close(rights)
 
-class _CommonNodes:
-    """Documents of the nodes that boards have in common: made once, the same objects as before where they are equal."""
-
-    def __init__(self) -> None:
-        self._common: frozenset[int] = frozenset()
-        self._now: dict[int, tuple[NodeView, MeasuredUse, dict[str, Any]]] = {}
-        self._before: dict[str, dict[str, Any]] = {}
-
-    def begin(self, common: Iterable[NodeView]) -> None:
-        """Forget the nodes of the moment before. The caller holds the common ones until the next moment."""
-        self._common = frozenset(id(node) for node in common)
-        self._before = {node.name: document for node, _, document in self._now.values()}
-        self._now = {}
-
-    def document(self, node: NodeView, use: MeasuredUse) -> dict[str, Any]:
-        """Return the document of a node, as `node_cells` makes it."""
-        if id(node) not in self._common:
-            return node_cells(node, use)
-        found = self._now.get(id(node))
-        if found is None or found[1] is not use:
-            made = node_cells(node, use)
-            before = self._before.get(node.name)
-            found = self._now[id(node)] = node, use, before if before == made else made
-        return found[2]
+    def _close(self, rights: ViewerRights) -> None:
+        self._boards.pop(rights).close()
+        del self._read[rights]
 
 
 class _View:
@@ -191,13 +177,14 @@ class _View:
     def __init__(self, boards: ViewerBoards, rights: ViewerRights) -> None:
         self._boards = boards
         self._rights = rights
+        self._own = OwnNodes(rights)
 
     @property
     def hindrance(self) -> str:
         return self._boards.hindrance
 
     def seen(self) -> Overview:
-        return without_hidden(self._boards.seen, self._rights, self._boards.nameless)
+        return without_hidden(self._boards.seen, self._rights, self._boards.nameless, self._own)
 
     def use(self) -> MeasuredUse:
         return use_without_hidden(self._boards.use(), self._rights)

@@ -30,6 +30,7 @@ OF_CLUSTER: Final[dict[str, tuple[ResourceAccess, ...]]] = {
     "events": (ResourceAccess("list", "events"),),
 }
 """Field of ViewerRights -> what the API server has to allow in the whole cluster."""
+OF_CLUSTER_AT_ONCE: Final = tuple(access for every in OF_CLUSTER.values() for access in every)
 
 
 class ViewerRights(msgspec.Struct, frozen=True):

@@ -37,9 +37,9 @@ function changed() {
 
 function heard() {
   const old = live.oldness();
-  status.classList.toggle("old", old > 0 || live.refused !== "");
-  const why = live.silent ? "the dashboard does not answer" : live.why;
-  const text = live.refused || (old ? `${lasting(old)} old: ${why}` : live.data ? "live" : "connecting");
+  status.classList.toggle("old", old > 0 || live.refused !== "" || live.trouble !== "");
+  const why = live.trouble || (live.silent ? "the dashboard does not answer" : live.why);
+  const text = live.refused || (old && live.data ? `${lasting(old)} old: ${why}` : live.data ? "live" : why || "connecting");
   if (status.textContent !== text) status.textContent = text;
 }
 

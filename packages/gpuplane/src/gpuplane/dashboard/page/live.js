@@ -20,6 +20,7 @@ export class Live {
     this.data = null;
     this.why = "";
     this.refused = "";
+    this.trouble = ""; // why the dashboard gives no data now, in its words
     this.changed = changed;
     this.heard = heard;
     this.current = performance.now(); // when the data were current for the last time
@@ -42,7 +43,12 @@ export class Live {
         this.heard();
         return;
       }
-      if (!answer.ok) throw new Error(String(answer.status));
+      if (!answer.ok) {
+        const { what = "", cure = "" } = await answer.json();
+        this.trouble = [what, cure].filter(Boolean).join(": ");
+        throw new Error(String(answer.status));
+      }
+      this.trouble = "";
       const { version, data } = await answer.json();
       this.data = data;
       this.alive();
