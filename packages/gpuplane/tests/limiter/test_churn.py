@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from packages.gpuplane.tests.limiter import drivertypes
 from packages.gpuplane.tests.limiter.test_processes import SAMPLER
 
@@ -47,7 +49,14 @@ sys.stdin.readline()
 )
 
 
-def test_no_way_of_allocating_gets_above_the_limit_under_churn(machine) -> None:
+# Microseconds, each as likely; none: as fast as the simulated driver is.
+LATENCIES = {"fast": [], "slow": [0, 0, 20, 50, 200, 1000, 4000]}
+
+
+@pytest.mark.parametrize("driver", LATENCIES)
+def test_no_way_of_allocating_gets_above_the_limit_under_churn(machine, driver: str) -> None:
+    with machine.faults() as faults:
+        faults.allocation_latency(0, LATENCIES[driver])
     share = machine.share("a", memory_bytes=96 * MIB)
     # A capture forbids other threads to allocate, so the process that captures has no other thread.
     ways = (drivertypes.WAYS, *[tuple(way for way in drivertypes.WAYS if way != "captured")] * 3)
@@ -72,6 +81,35 @@ def test_no_way_of_allocating_gets_above_the_limit_under_churn(machine) -> None:
     assert most <= 96 * MIB
     assert sum(taken for taken, _ in answers) > 200 and sum(refused for _, refused in answers) > 0
     assert machine.held("a") == 0
+
+
+SLOW = """
+import threading
+handle = context()
+first = allocate(16 * MIB)
+ready()
+def one():
+    call("cuCtxSetCurrent", handle)
+    got.append(allocate(32 * MIB))
+got, thread = [], threading.Thread(target=one)
+thread.start()
+while free() // MIB > 16:
+    time.sleep(0.001)
+seen = [free() // MIB, allocate(32 * MIB), len(got)]
+thread.join()
+answer([*seen, isinstance(got[0], c_uint64)])
+"""
+
+
+def test_memory_is_taken_before_a_slow_driver_has_it_and_others_do_not_wait_for_that(machine) -> None:
+    child = machine.start(SLOW, machine.share("a", memory_bytes=64 * MIB))
+    assert child.stdout.readline(), child.stderr.read()
+    with machine.faults() as faults:
+        faults.allocation_latency(0, [3_000_000])
+    output, errors = child.communicate("go\n", timeout=60)
+    # Refused while the other thread is still in the driver.
+    assert output, errors
+    assert json.loads(output) == [16, 2, 0, True]
 
 
 def test_blocks_that_are_freed_in_another_order_are_all_known(machine) -> None:

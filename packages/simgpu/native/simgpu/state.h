@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #define SIMGPU_MAGIC 0x0055504740494d53ull
-#define SIMGPU_LAYOUT_VERSION 5
+#define SIMGPU_LAYOUT_VERSION 6
 #define SIMGPU_GPUS 16
 #define SIMGPU_SLOTS 256
 #define SIMGPU_MIG_PROFILES 12
@@ -30,6 +30,7 @@
 #define SIMGPU_BUCKETS 256       /* of SIMGPU_BUCKET_NS: the utilisation of the last five seconds */
 #define SIMGPU_BUCKET_NS 20000000ull
 #define SIMGPU_SLOT_BUCKETS 64   /* the same, per process, for a bit more than a second */
+#define SIMGPU_LATENCIES 8
 #define SIMGPU_NO_INSTANCE 0xffffffffu
 
 /* Bytes of the file that locks are taken on; far behind its end, which is allowed. */
@@ -89,8 +90,9 @@ struct simgpu_gpu {
 	uint32_t last_xid, remapped_correctable, remapped_uncorrectable, remap_pending, remap_failure;
 	uint32_t load_gpu_percent, load_memory_percent, load_encoder_percent, load_decoder_percent, load_pid;
 	uint32_t unified_memory;  /* it is the machine's: NVML does not say how much there is */
-	uint32_t padding;
+	uint32_t latency_count; /* of allocation_us: how long allocations and their ends take, each value as likely */
 	uint32_t load_draws; /* it is no kernels: NVML lists load_pid among the processes that draw */
+	uint32_t allocation_us[SIMGPU_LATENCIES];
 	uint64_t load_memory_bytes;
 	uint64_t load_since, load_busy_ns; /* when the present load began; busy time of the loads before it */
 	uint64_t ecc_corrected_volatile, ecc_uncorrected_volatile, ecc_corrected_aggregate, ecc_uncorrected_aggregate;

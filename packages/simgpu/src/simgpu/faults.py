@@ -15,7 +15,7 @@ import platform
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ctypes import sizeof
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ _DOUBLE_BIT_XID: Final = 48
 _NONE, _RESET, _REBOOT = 0, 1, 2  # nvmlDeviceGpuRecoveryAction_t
 _FUTEX_CALL: Final = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAKE: Final = 1
+_MOST_LATENCY_US: Final = 10_000_000
 # struct flock on 64-bit Linux: type, whence, start, length, pid.
 _FLOCK: Final = "hhqqi4x"
 
@@ -101,14 +102,28 @@ class Faults:
         """The GPU uses the machine's memory, as GB10 and Jetson do: NVML does not say how much there is."""
         self._gpu(gpu).unified_memory = 1
 
+    def allocation_latency(self, gpu: int, microseconds: Sequence[int]) -> None:
+        """Make allocations and their ends take one of up to eight times, each as likely; no times: none is added."""
+        if len(microseconds) > layout.LATENCIES or not all(0 <= us <= _MOST_LATENCY_US for us in microseconds):
+            raise InvalidInput(
+                f"latencies {list(microseconds)}",
+                where="fault",
+                cure=f"up to {layout.LATENCIES} values of up to {_MOST_LATENCY_US} us",
+            )
+        found = self._gpu(gpu)
+        found.latency_count = 0
+        for number, us in enumerate(microseconds):
+            found.allocation_us[number] = us
+        found.latency_count = len(microseconds)
+
     def wrong_results(self, gpu: int, *, idle: bool = False) -> None:
         """Kernels store some wrong values without an error; with `idle` they do nothing at all."""
         self._gpu(gpu).wrong_results = 2 if idle else 1
 
     def clear(self, gpu: int) -> None:
-        """As after a reset: the GPU answers, computes right, and has no volatile errors."""
+        """As after a reset: the GPU answers at once, computes right, and has no volatile errors."""
         found = self._gpu(gpu)
-        found.lost = found.wrong_results = found.remap_failure = found.last_xid = 0
+        found.lost = found.wrong_results = found.remap_failure = found.last_xid = found.latency_count = 0
         found.ecc_corrected_volatile = found.ecc_uncorrected_volatile = 0
         found.recovery_action = _NONE
         self._raise(gpu, RECOVERY, _NONE)

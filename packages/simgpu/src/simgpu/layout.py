@@ -9,7 +9,7 @@ from ctypes import Structure, c_char, c_int32, c_uint8, c_uint32, c_uint64
 from typing import Final
 
 MAGIC: Final = 0x0055504740494D53
-LAYOUT: Final = 5
+LAYOUT: Final = 6
 GPUS: Final = 16
 SLOTS: Final = 256
 MIG_PROFILES: Final = 12
@@ -19,6 +19,7 @@ LIMITS: Final = 64
 CGROUPS: Final = 8
 BUCKETS: Final = 256
 SLOT_BUCKETS: Final = 64
+LATENCIES: Final = 8
 NO_INSTANCE: Final = 0xFFFFFFFF
 # Bytes of the file that locks are taken on.
 LOCK_EVENTS: Final = 0x40000000
@@ -62,8 +63,9 @@ class GpuLayout(Structure):
             "nvlink_version nvlink_switch module_id mig_enabled persistence compute_mode lost wrong_results "
             "recovery_action last_xid remapped_correctable remapped_uncorrectable remap_pending remap_failure "
             "load_gpu_percent load_memory_percent load_encoder_percent load_decoder_percent load_pid "
-            "unified_memory padding load_draws",
+            "unified_memory latency_count load_draws",
         ),
+        ("allocation_us", c_uint32 * LATENCIES),
         *_words(
             c_uint64,
             "load_memory_bytes load_since load_busy_ns ecc_corrected_volatile ecc_uncorrected_volatile "

@@ -257,6 +257,7 @@ void cuda_forget(uint64_t address); /* memory of a graph, with its graph */
 bool cuda_map(CUdevice device, uint64_t address, uint64_t size, uint8_t *host);
 bool cuda_unmap(uint64_t address, uint64_t *size);
 uint64_t cuda_charge_of(uint64_t size);
+void cuda_take_allocation_time(CUdevice device); /* latency.c: what is allocated is charged behind it, and freed behind it */
 void cuda_release_all(struct context *context);
 /* The allocation that holds an address; copied, since the table moves. */
 bool cuda_find(uint64_t address, struct allocation *found);

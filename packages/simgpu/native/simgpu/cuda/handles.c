@@ -95,6 +95,7 @@ EXPORT CUresult cuMemCreate(uint64_t *handle, size_t size, const struct properti
 		return result;
 	SAFE();
 	uint32_t gpu = cuda_devices[device].gpu;
+	cuda_take_allocation_time(device);
 	if (size > 1ull << 46 || !simgpu_charge(&cuda_view, gpu, cuda_instance(device), size, cuda_capacity(device)))
 		return CUDA_OUT_OF_MEMORY;
 	int file = (int)syscall(SYS_memfd_create, "simgpu", 1u /* close on exec */);

@@ -93,6 +93,7 @@ CUresult cuda_allocate(struct context *context, uint64_t size, enum kind kind, u
 		return size ? CUDA_OUT_OF_MEMORY : CUDA_INVALID_VALUE;
 	if (kind != KIND_HOST && kind != KIND_GRAPH) {
 		fresh.charged = cuda_charge_of(size);
+		cuda_take_allocation_time(context->device);
 		if (!simgpu_charge(&cuda_view, cuda_devices[context->device].gpu, cuda_instance(context->device),
 				   fresh.charged, cuda_capacity(context->device)))
 			return CUDA_OUT_OF_MEMORY;
@@ -138,6 +139,8 @@ CUresult cuda_release(uint64_t address, bool host)
 	pthread_rwlock_unlock(&table_lock);
 	if (found && dead.kind == KIND_GRAPH)
 		return cuda_graph_freed(address) ? CUDA_SUCCESS : CUDA_INVALID_VALUE;
+	if (found && dead.charged)
+		cuda_take_allocation_time(dead.device);
 	if (found)
 		unmap(&dead);
 	return found ? CUDA_SUCCESS : CUDA_INVALID_VALUE;
