@@ -71,6 +71,27 @@ async def test_matching_orphans_are_adopted_and_strangers_released(cluster):
     assert len(cluster.pods(app="web")) == 2
 
 
+async def test_a_replication_controller_does_the_same_by_labels_of_its_template(cluster):
+    body = replicaset(2)
+    del body["spec"]["selector"]
+    await cluster.create("replicationcontrollers", body)
+    await cluster.settle()
+    made = cluster.registry.get("replicationcontrollers", "default", "web")
+    assert made["spec"]["selector"] == made["metadata"]["labels"] == {"app": "web"}
+    assert made["status"]["replicas"] == 2
+    first, second = cluster.pods(app="web")
+    assert first["metadata"]["ownerReferences"][0]["kind"] == "ReplicationController"
+    await cluster.registry.patch(
+        "pods", "default", first["metadata"]["name"], {"metadata": {"labels": {"app": "other"}}}, "merge"
+    )
+    await cluster.registry.patch("replicationcontrollers", "default", "web", {"spec": {"replicas": 1}}, "merge")
+    await cluster.settle()
+    assert [pod["metadata"]["name"] for pod in cluster.pods(app="web")] == [second["metadata"]["name"]]
+    await cluster.registry.delete("replicationcontrollers", "default", "web", propagation="Background")
+    await cluster.settle()
+    assert cluster.pods(app="web") == []
+
+
 async def test_the_status_counts_ready_and_available(cluster):
     await cluster.create("replicasets", replicaset(2, minReadySeconds=10))
     await cluster.settle()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from tinykube.controllers.disruption import numbers
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
@@ -74,6 +76,19 @@ async def test_a_budget_says_how_many_pods_may_be_disrupted(cluster):
     status = cluster.registry.get("poddisruptionbudgets", "default", "web")["status"]
     assert status["disruptionsAllowed"] == 0
     assert status["conditions"][0]["reason"] == "InsufficientPods"
+
+
+@pytest.mark.parametrize("plural", ["statefulsets", "replicationcontrollers"])
+async def test_a_budget_counts_the_pods_that_their_owner_wants(cluster, plural):
+    body = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "m", "image": "x"}]}}
+    selector = {"app": "web"} if plural == "replicationcontrollers" else {"matchLabels": {"app": "web"}}
+    await cluster.create(
+        plural, {"metadata": {"name": "web"}, "spec": {"replicas": 4, "selector": selector, "template": body}}
+    )
+    budget = {"maxUnavailable": "25%", "selector": {"matchLabels": {"app": "web"}}}
+    await cluster.create("poddisruptionbudgets", {"metadata": {"name": "web"}, "spec": budget})
+    await cluster.settle()
+    assert cluster.registry.get("poddisruptionbudgets", "default", "web")["status"]["expectedPods"] == 4
 
 
 def test_budgets_in_percent_count_what_the_controllers_want():

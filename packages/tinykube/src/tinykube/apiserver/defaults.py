@@ -210,6 +210,18 @@ def _replica_set(obj: Object) -> None:
     _template(spec)
 
 
+def _replication_controller(obj: Object) -> None:
+    spec = _spec(obj)
+    template = spec.get("template")
+    labels = (template.get("metadata") or {}).get("labels") if isinstance(template, dict) else None
+    if labels:
+        if not spec.get("selector"):
+            spec["selector"] = dict(labels)
+        if not obj["metadata"].get("labels"):
+            obj["metadata"]["labels"] = dict(labels)
+    _replica_set(obj)
+
+
 def _stateful_set(obj: Object) -> None:
     spec = _spec(obj)
     _status(obj, availableReplicas=0, replicas=0)
@@ -430,7 +442,7 @@ _ADMISSION: Final = "admissionregistration.k8s.io"
 _BY_PLURAL: Final[dict[tuple[str, str], Default]] = {
     ("", "pods"): pod,
     ("", "podtemplates"): _template,
-    ("", "replicationcontrollers"): _replica_set,
+    ("", "replicationcontrollers"): _replication_controller,
     ("", "namespaces"): _namespace,
     ("", "resourcequotas"): _quota,
     ("", "limitranges"): _limit_range,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kubekit.scheduling.selectors import Selector, compile_selector
 from tinykube.controllers import pods as podstate
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
 
 Object = Mapping[str, Any]
+_SCALABLE: Final = {
+    "ReplicaSet": "replicasets",
+    "ReplicationController": "replicationcontrollers",
+    "StatefulSet": "statefulsets",
+}
 
 
 def numbers(spec: Object, pods: Iterable[Object], expected: int) -> dict[str, int]:
@@ -114,7 +119,7 @@ class DisruptionController:
                 owners[pod["metadata"]["uid"]] = 1
                 continue
             group, _, _ = owner["apiVersion"].rpartition("/")
-            plural = {"ReplicaSet": "replicasets", "StatefulSet": "statefulsets"}.get(owner["kind"])
+            plural = _SCALABLE.get(owner["kind"])
             found = self._registry.get((group, plural), namespace, owner["name"]) if plural else None
             if found is None:
                 owners[owner["uid"]] = owners.get(owner["uid"], 0) + 1

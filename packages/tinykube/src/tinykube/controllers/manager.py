@@ -20,8 +20,9 @@ from tinykube.controllers.podgc import PodCollector
 from tinykube.controllers.pods import PodIndex
 from tinykube.controllers.quota import QuotaController
 from tinykube.controllers.recorder import Recorder
-from tinykube.controllers.replicaset import ReplicaSetController
+from tinykube.controllers.replicaset import REPLICATION_CONTROLLERS, ReplicaSetController
 from tinykube.controllers.resourceclaims import ResourceClaimController
+from tinykube.controllers.statefulset import StatefulSetController
 from tinykube.controllers.tainteviction import TaintEvictionController
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 _COMPONENTS: Final = (
     "daemonset-controller",
     "replicaset-controller",
+    "replication-controller",
     "deployment-controller",
+    "statefulset-controller",
     "job-controller",
     "cronjob-controller",
     "node-controller",
@@ -58,7 +61,9 @@ class Controllers:
             DefinitionController(registry, everything),
             DaemonSetController(registry, index, recorders["daemonset-controller"]),
             ReplicaSetController(registry, index, recorders["replicaset-controller"]),
+            ReplicaSetController(registry, index, recorders["replication-controller"], REPLICATION_CONTROLLERS),
             DeploymentController(registry, index, recorders["deployment-controller"]),
+            StatefulSetController(registry, index, recorders["statefulset-controller"]),
             JobController(registry, index, recorders["job-controller"]),
             CronJobController(registry, recorders["cronjob-controller"]),
             NodeLifecycleController(registry, index, recorders["node-controller"], grace_s=node_grace_s),

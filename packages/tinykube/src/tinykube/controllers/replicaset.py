@@ -1,4 +1,4 @@
-"""The ReplicaSet controller: as many pods of a template as it says.
+"""The controller of ReplicaSets and of ReplicationControllers: as many pods of a template as they say.
 
 Reads pods from the shared index, so creating and counting need no expectations: what was written is seen. Orphans that
 match are adopted, pods that no longer match are released, as in kube-controller-manager.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from kubekit.scheduling.selectors import Selector, compile_selector
 from tinykube.apiserver.failure import ApiFailure
@@ -24,6 +26,27 @@ if TYPE_CHECKING:
 Object = Mapping[str, Any]
 _BURST: Final = 500  # pods made or deleted in one look
 _DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+
+
+class ReplicaKind(msgspec.Struct, frozen=True):
+    """A kind that keeps a number of pods. A `plain` selector is a map of labels."""
+
+    group: str
+    plural: str
+    kind: str
+    plain: bool = False
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/v1" if self.group else "v1"
+
+    def selector_of(self, obj: Object) -> Selector:
+        selector = obj["spec"].get("selector")
+        return compile_selector({"matchLabels": selector} if self.plain else selector) or Selector()
+
+
+REPLICA_SETS: Final = ReplicaKind("apps", "replicasets", "ReplicaSet")
+REPLICATION_CONTROLLERS: Final = ReplicaKind("", "replicationcontrollers", "ReplicationController", plain=True)
 
 
 def to_delete(pods: Iterable[Object], count: int, crowded: Mapping[str, int]) -> list[Object]:
@@ -85,17 +108,20 @@ def status_of(
 
 
 class ReplicaSetController:
-    """Keeps ReplicaSets at their number."""
+    """Keeps the objects of a kind at their number of pods."""
 
-    def __init__(self, registry: Registry, index: podstate.PodIndex, recorder: Recorder) -> None:
+    def __init__(
+        self, registry: Registry, index: podstate.PodIndex, recorder: Recorder, kind: ReplicaKind = REPLICA_SETS
+    ) -> None:
         self._registry = registry
+        self._kind = kind
         self._index = index
         self._recorder = recorder
-        self._sets = registry.resource(("apps", "replicasets"))
+        self._sets = registry.resource((kind.group, kind.plural))
         self._pods = registry.resource("pods")
         self._selectors: dict[str, dict[str, Selector]] = {}  # by namespace, name
         self._uids: dict[str, str] = {}
-        self.worker: KeyWorker[str] = KeyWorker("replicaset", self._look)
+        self.worker: KeyWorker[str] = KeyWorker(kind.kind.lower(), self._look)
         for resource, callback in ((self._sets, self._on_set), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
 
@@ -111,8 +137,7 @@ class ReplicaSetController:
             return
         self._uids[meta["uid"]] = key
         if old is None or old["spec"] != obj["spec"]:
-            selector = compile_selector(obj["spec"].get("selector")) or Selector()
-            self._selectors.setdefault(meta["namespace"], {})[meta["name"]] = selector
+            self._selectors.setdefault(meta["namespace"], {})[meta["name"]] = self._kind.selector_of(obj)
         self.worker.add(key)
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
@@ -149,7 +174,7 @@ class ReplicaSetController:
         meta = obj["metadata"]
         for pod in list(self._index.orphans(meta["namespace"]).values()):
             if podstate.is_active(pod) and selector.matches(pod["metadata"].get("labels") or {}):
-                reference = owner_reference(obj, "apps/v1", "ReplicaSet")
+                reference = owner_reference(obj, self._kind.api_version, self._kind.kind)
                 references = [*(pod["metadata"].get("ownerReferences") or ()), reference]
                 await self._own(pod, references)
         for pod in list(self._index.owned(meta["uid"]).values()):
@@ -159,7 +184,7 @@ class ReplicaSetController:
 
     async def _own(self, pod: Object, references: list[Object]) -> None:
         meta = pod["metadata"]
-        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": references}}
+        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": references or None}}
         await self._registry.patch(self._pods, meta["namespace"], meta["name"], patch, "merge")
 
     async def _scale(self, obj: Object, pods: list[Object]) -> str | None:
@@ -169,15 +194,15 @@ class ReplicaSetController:
         namespace = obj["metadata"]["namespace"]
         if missing > 0:
             for turn in range(min(missing, _BURST)):
-                body = pod_from(obj["spec"]["template"], obj, "apps/v1", "ReplicaSet")
+                body = pod_from(obj["spec"]["template"], obj, self._kind.api_version, self._kind.kind)
                 try:
                     made = await self._registry.create(self._pods, namespace, body)
                 except ApiFailure as error:
                     text = f"Error creating: {error}"
-                    self._recorder.record(obj, "ReplicaSet", "FailedCreate", text, "Warning")
+                    self._recorder.record(obj, self._kind.kind, "FailedCreate", text, "Warning")
                     return str(error)
                 name = made["metadata"]["name"]
-                self._recorder.record(obj, "ReplicaSet", "SuccessfulCreate", f"Created pod: {name}")
+                self._recorder.record(obj, self._kind.kind, "SuccessfulCreate", f"Created pod: {name}")
                 if turn % 16 == 15:
                     await asyncio.sleep(0)
         elif missing < 0:
@@ -188,7 +213,7 @@ class ReplicaSetController:
             for pod in to_delete(active, min(-missing, _BURST), crowded):
                 name = pod["metadata"]["name"]
                 await self._registry.delete(self._pods, namespace, name)
-                self._recorder.record(obj, "ReplicaSet", "SuccessfulDelete", f"Deleted pod: {name}")
+                self._recorder.record(obj, self._kind.kind, "SuccessfulDelete", f"Deleted pod: {name}")
         if abs(missing) > _BURST:
             self.worker.add(f"{namespace}/{obj['metadata']['name']}")
         return None

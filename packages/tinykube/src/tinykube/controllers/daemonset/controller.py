@@ -16,9 +16,9 @@ from kubekit.scheduling.podinfo import NodeFacts, compile_node
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.daemonset import decide
-from tinykube.controllers.daemonset.revisions import Revisions
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
+from tinykube.controllers.revisions import Revisions, TemplateRevision
 from tinykube.controllers.templates import owner_reference, pod_from, scaled
 from tinykube.controllers.worker import KeyWorker
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Object = Mapping[str, Any]
 Pair = tuple[str, str]  # DaemonSet (namespace/name), node
 _HASH_LABEL: Final = "controller-revision-hash"
+_GENERATION: Final = "deprecated.daemonset.template.generation"
 _STATUS_EVERY_S: Final = 0.25
 _FIRST_RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 900.0
@@ -264,7 +265,7 @@ class DaemonSetController:
         if known is None or podstate.is_terminating(known.plan.obj):
             return None
         plan = known.plan
-        await self._revisions.ensure(plan)
+        await self._revisions.ensure(_revision(plan))
         if key in self._strays:
             await self._claim(plan)
             self._strays.discard(key)
@@ -366,3 +367,10 @@ def _node_changed(old: Object, new: Object) -> bool:
         return True
     was, now = old.get("spec") or {}, new.get("spec") or {}
     return was.get("taints") != now.get("taints") or was.get("unschedulable") != now.get("unschedulable")
+
+
+def _revision(plan: decide.CompiledDaemonSet) -> TemplateRevision:
+    meta = plan.obj["metadata"]
+    cause = {k: v for k, v in (meta.get("annotations") or {}).items() if k == "kubernetes.io/change-cause"}
+    annotations = {_GENERATION: str(meta.get("generation", 1)), **cause}
+    return TemplateRevision(plan.obj, "DaemonSet", {_HASH_LABEL: plan.hash}, annotations)
