@@ -86,7 +86,7 @@ def _client(client: Mapping[str, Any], path: str) -> Iterator[Cause]:
                 f"{path}.service.port", port, "port is not valid: must be between 1 and 65535, inclusive"
             )
         target = service.get("path")
-        if target is not None and not target.startswith("/"):
+        if target and not target.startswith("/"):
             yield invalid_value(f"{path}.service.path", target, "must start with a '/'")
 
 

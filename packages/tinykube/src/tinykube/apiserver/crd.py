@@ -259,11 +259,11 @@ def status(crd: Object, conflict: str | None, now: str) -> Object:
     if not accepted:
         made[0]["reason"] = "NamesConflict"
         made[1] |= {"reason": "NotAccepted", "message": "not all names are accepted"}
-    old = {c["type"]: c for c in before.get("conditions") or []}
+    old = {c.get("type"): c for c in before.get("conditions") or []}
     for condition in made:
         same = old.get(condition["type"], {}).get("status") == condition["status"]
         condition["lastTransitionTime"] = old[condition["type"]]["lastTransitionTime"] if same else now
-    kept = [c for c in before.get("conditions") or [] if c["type"] not in ("NamesAccepted", "Established")]
+    kept = [c for c in before.get("conditions") or [] if c.get("type") not in ("NamesAccepted", "Established")]
     return {
         **before,
         "conditions": kept + made,

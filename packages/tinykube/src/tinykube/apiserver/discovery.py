@@ -29,6 +29,13 @@ VERSION = {
     "platform": "linux/amd64",
 }
 
+#: The subresources that connect to a pod or node, and the kinds of their options by resource.
+CONNECT_KINDS: dict[str, dict[str, str]] = {
+    "exec": {"pods": "PodExecOptions"},
+    "attach": {"pods": "PodAttachOptions"},
+    "portforward": {"pods": "PodPortForwardOptions"},
+    "proxy": {"pods": "PodProxyOptions", "services": "ServiceProxyOptions", "nodes": "NodeProxyOptions"},
+}
 _READ_WRITE = ("get", "patch", "update")
 # subresource -> (group, version, kind or "" for that of the resource, verbs)
 _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
@@ -38,15 +45,12 @@ _SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "eviction": ("policy", "v1", "Eviction", ("create",)),
     "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
     "log": ("", "", "", ("get",)),
-    "exec": ("", "v1", "PodExecOptions", ("create", "get")),
-    "attach": ("", "v1", "PodAttachOptions", ("create", "get")),
-    "portforward": ("", "v1", "PodPortForwardOptions", ("create", "get")),
+    **{name: ("", "v1", kinds["pods"], ("create", "get")) for name, kinds in CONNECT_KINDS.items() if name != "proxy"},
     "ephemeralcontainers": ("", "", "", _READ_WRITE),
     "resize": ("", "", "", _READ_WRITE),
     "approval": ("", "", "", _READ_WRITE),
     "finalize": ("", "", "", ("update",)),
 }
-_PROXY = {"pods": "PodProxyOptions", "services": "ServiceProxyOptions", "nodes": "NodeProxyOptions"}
 
 
 class DiscoveryAnswer(NamedTuple):
@@ -157,7 +161,7 @@ def _subresource(info: ResourceInfo, name: str) -> tuple[str, str, str, tuple[st
     """(group, version, kind, verbs) of a subresource."""
     if name == "proxy":
         every = ("create", "delete", "get", "patch", "update")
-        return "", "v1", _PROXY.get(info.plural, info.kind), every
+        return "", "v1", CONNECT_KINDS[name].get(info.plural, info.kind), every
     group, version, kind, verbs = _SUBRESOURCES.get(name, ("", "", "", _READ_WRITE))
     if not kind:
         return info.group, info.version, info.kind, verbs

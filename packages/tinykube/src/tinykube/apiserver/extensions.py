@@ -126,6 +126,8 @@ class Extensions:
                 outward=None if version.storage else _as_version(info.api_version),
                 inward=None if version.storage else _as_version(crd.storage_version(obj)),
             )
+            if version.storage:
+                self.registry.reread(info)
 
     def _served(self) -> set[tuple[str, str]]:
         return {(group, plural) for group, _, plural in self._schemas}

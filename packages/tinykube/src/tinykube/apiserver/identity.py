@@ -76,7 +76,8 @@ class ServiceAccountTokens:
         if pod is not None:
             private["pod"] = {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
             if node := (pod.get("spec") or {}).get("nodeName"):
-                private["node"] = {"name": node}
+                found = self._find("nodes", "", node)
+                private["node"] = {"name": node, **({"uid": found["metadata"]["uid"]} if found else {})}
         claims = {
             "aud": list(audiences or (ISSUER,)),
             "exp": now + seconds,
@@ -118,6 +119,8 @@ class ServiceAccountTokens:
             extra |= {_POD + "name": (pod["name"],), _POD + "uid": (pod["uid"],)}
         if node := private.get("node"):
             extra[_NODE + "name"] = (node["name"],)
+            if uid := node.get("uid"):
+                extra[_NODE + "uid"] = (uid,)
         return service_account_user(namespace, account["name"], account["uid"], **extra)
 
     def _alive(self, plural: str, namespace: str, reference: Mapping[str, str], what: str) -> None:

@@ -61,8 +61,18 @@ _SERVER_FIELDS: Final = (
     "generation",
     "selfLink",
 )
-# Status writes of these may change labels and annotations too (kubelets do); of others only the status changes.
-_STATUS_WITH_METADATA: Final = frozenset(("pods", "nodes", "persistentvolumes", "persistentvolumeclaims"))
+# Status writes of built-in kinds may change annotations and labels too, but not of these.
+_STATUS_ALONE: Final = frozenset(
+    (
+        "apiservices",
+        "customresourcedefinitions",
+        "flowschemas",
+        "prioritylevelconfigurations",
+        "resourceclaims",
+        "volumeattachments",
+    )
+)
+_STATUS_WITHOUT_LABELS: Final = frozenset(("deployments",))
 # Kinds whose status is accepted when they are created: a kubelet registers its Node with it.
 _STATUS_ON_CREATE: Final = frozenset(("nodes",))
 _ALLOCATED: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
@@ -145,9 +155,10 @@ def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: st
         return {**old, "spec": spec}
     if subresource in ("status", "approval"):
         metadata = {**before}
-        if info.plural in _STATUS_WITH_METADATA:
-            for field in ("labels", "annotations"):
-                _carry(given, metadata, field)
+        if info.model and info.plural not in _STATUS_ALONE:
+            _carry(given, metadata, "annotations")
+            if info.plural not in _STATUS_WITHOUT_LABELS:
+                _carry(given, metadata, "labels")
         if "managedFields" in given:
             metadata["managedFields"] = given["managedFields"]
         new = {**old, "metadata": metadata}

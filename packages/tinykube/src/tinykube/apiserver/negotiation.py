@@ -88,6 +88,12 @@ def parse_object(request: HttpRequest, data: bytes) -> Object:
     return value
 
 
+def not_acceptable() -> ApiFailure:
+    """406 for a representation that there is not."""
+    text = "only the following media types are accepted: application/json, application/yaml"
+    return ApiFailure(406, "NotAcceptable", text)
+
+
 class View:
     """The representation that a client wants: whole objects, a table, or metadata only."""
 
@@ -109,11 +115,7 @@ class View:
                 )
                 raise bad_request(f"Unable to convert to Table as requested: {why}")
         elif accept and not self.yaml and "json" not in accept and "*" not in accept:
-            raise ApiFailure(
-                406,
-                "NotAcceptable",
-                "only the following media types are accepted: application/json, application/yaml",
-            )
+            raise not_acceptable()
 
     @property
     def plain(self) -> bool:

@@ -141,14 +141,19 @@ def _seconds(raw: bytes) -> tuple[int, int]:
 def _time(raw: bytes) -> str | None:
     if not raw:
         return None
-    return datetime.fromtimestamp(_seconds(raw)[0], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _moment(_seconds(raw)[0]) + "Z"
 
 
 def _micro_time(raw: bytes) -> str | None:
     if not raw:
         return None
     seconds, nanos = _seconds(raw)
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{nanos // 1000:06d}Z"
+    return f"{_moment(seconds)}.{nanos // 1000:06d}Z"
+
+
+def _moment(seconds: int) -> str:
+    """Seconds since 1970 as a date and a time. NB: `strftime` writes the year 1 without its zeros."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def _duration(raw: bytes) -> str:

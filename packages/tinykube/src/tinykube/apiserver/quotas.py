@@ -1,7 +1,7 @@
 """ResourceQuotas: what a namespace uses of them, and the refusal of what would use more.
 
 Counted are pods that have not ended, by number and by what their containers ask, and objects of any kind (`configmaps`,
-`count/jobs.batch`). Storage that claims ask for and ports of services are not. Words and rules are those of Kubernetes'
+`count/jobs.batch`). Storage that claims ask for is not. Words and rules are those of Kubernetes'
 ResourceQuota admission.
 """
 
@@ -91,6 +91,8 @@ def uses(info: ResourceInfo, obj: Object) -> Amounts:
     found = {f"count/{info.qualified}": Decimal(1)}
     if info.group or info.plural not in _OF_OLD:
         return found
+    if info.plural == "services":
+        return found | _of_service(obj["spec"])
     if info.plural != "pods":
         return found | {info.plural: Decimal(1)}
     if has_ended((obj.get("status") or {}).get("phase")):
@@ -102,6 +104,17 @@ def uses(info: ResourceInfo, obj: Object) -> Amounts:
             found[resource] = amount
     limits = read_amounts(obj["spec"], "limits", _parse).limits()
     return found | {f"limits.{resource}": amount for resource, amount in limits.items() if resource in _COMPUTE}
+
+
+def _of_service(spec: Object) -> Amounts:
+    """A Service's use, with the ports that it takes on every node."""
+    kind = spec.get("type")
+    amounts = {"services": Decimal(1)}
+    if kind == "LoadBalancer":
+        amounts["services.loadbalancers"] = Decimal(1)
+    if kind == "NodePort" or (kind == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False):
+        amounts["services.nodeports"] = Decimal(len(spec.get("ports") or ()))
+    return amounts
 
 
 def _parse(_resource: str, value: Any) -> Decimal:

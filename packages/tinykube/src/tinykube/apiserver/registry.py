@@ -154,6 +154,17 @@ class Registry:
         """Serve a version of a custom kind, or replace its rules."""
         self.kinds.add(info, rules, preferred=preferred, outward=outward, inward=inward, printer=printer)
 
+    def reread(self, info: ResourceInfo) -> None:
+        """Read the stored objects of a custom kind by its version and defaults of now."""
+        kind = self.kinds.find(info)
+
+        def change(obj: Object) -> Object:
+            new = {**copy(obj), "apiVersion": info.api_version}
+            kind.rules.default(new)
+            return obj if new == obj else new
+
+        kind.table.reread(change)
+
     def withdraw(self, group: str, plural: str) -> None:
         """Serve a custom kind no more and forget its objects."""
         table = self.kinds.find((group, plural)).table
@@ -347,7 +358,7 @@ class Registry:
             return await self._apply(kind, namespace, name, patch, subresource, write, force=force)
         if type == "json":
             return await self.update_entry(
-                kind, namespace, name, lambda old: json_patch(old, patch), subresource, write
+                kind, namespace, name, lambda old: _json_patched(info, old, patch), subresource, write
             )
         if not isinstance(patch, dict):
             what = "json: cannot unmarshal array into Go value of type map[string]interface {}"
@@ -524,7 +535,21 @@ class Registry:
         )
         if subresource == "scale":
             return await scale_admitted(self.hooks.admission, kind, request)
-        return await admitted(self.hooks.admission, request, kind.rules.default)
+
+        def completed(changed: Object) -> None:
+            if not kind.info.model:
+                kind.rules.prune(changed, None)  # a webhook may have added what the schema does not know
+            kind.rules.default(changed)
+
+        return await admitted(self.hooks.admission, request, completed)
+
+
+def _json_patched(info: ResourceInfo, old: Object, patch: Any) -> Any:
+    """The patched object. NB: a status is there for a patch, also where nothing has written one yet."""
+    if not info.model or "status" not in info.subresources or "status" in old:
+        return json_patch(old, patch)
+    new = json_patch({**old, "status": {}}, patch)
+    return {name: value for name, value in new.items() if name != "status" or value} if isinstance(new, dict) else new
 
 
 def _own_metadata(obj: Any) -> Object:

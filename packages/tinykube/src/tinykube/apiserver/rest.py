@@ -14,10 +14,12 @@ import msgspec
 
 from kubekit.kube.exposition import CONTENT_TYPE, exposition
 from tinykube.apiserver import failure
+from tinykube.apiserver.admitting import admitted
 from tinykube.apiserver.asgi import BodyTooLarge, HttpRequest, HttpResponse, Receive, Scope, Send, json_response
 from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.discovery import CONNECT_KINDS
 from tinykube.apiserver.failure import ApiFailure, Cause, bad_request
-from tinykube.apiserver.hooks import SYSTEM, Attributes, ImpersonationRefused, User
+from tinykube.apiserver.hooks import SYSTEM, AdmissionRequest, Attributes, ImpersonationRefused, User
 from tinykube.apiserver.kinds import Kind
 from tinykube.apiserver.lifecycle import check_identity
 from tinykube.apiserver.metrics import Requests
@@ -25,6 +27,7 @@ from tinykube.apiserver.negotiation import (
     PATCH_TYPES,
     View,
     media_type,
+    not_acceptable,
     parse,
     parse_object,
     warning_headers,
@@ -337,6 +340,8 @@ class Rest:
         """Reviews, and bindings posted to the collection."""
         if request.method != "POST":
             raise failure.method_not_allowed()
+        if not View(request).plain:
+            raise not_acceptable()
         obj = parse_object(request, await request.body())
         if kind.info.plural == "bindings":
             name = (obj.get("metadata") or {}).get("name", "")
@@ -355,6 +360,8 @@ class Rest:
         info = kind.info
         connect = self.registry.hooks.connect.get((info.plural, subresource))
         if connect is not None and not info.group:
+            if subresource in CONNECT_KINDS:
+                await self._admit_connect(request, info, namespace, name, subresource)
             return await connect(request, info, namespace, name)
         if subresource not in info.subresources:
             raise failure.no_such_resource()
@@ -380,6 +387,25 @@ class Rest:
             await evict(self.registry, namespace, name, body, write)
             return json_response({**_done(), "code": 201}, 201)
         raise failure.method_not_allowed()
+
+    async def _admit_connect(
+        self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str, subresource: str
+    ) -> None:
+        """Raises ApiFailure when admission refuses the connection. It sees the options, as an object."""
+        kind = CONNECT_KINDS[subresource][info.plural]
+        options: Object = {"kind": kind, "apiVersion": "v1"}
+        for option in ("container", "path"):
+            if value := request.query.get(option):
+                options[option] = value
+        options |= {
+            stream: True for stream in ("stdin", "stdout", "stderr", "tty") if request.query.get(stream) == "true"
+        }
+        if command := request.query_all("command"):
+            options["command"] = command
+        asked = AdmissionRequest(
+            "CONNECT", info, subresource, namespace, name, options, None, request.user, kind=("", "v1", kind)
+        )
+        await admitted(self.registry.hooks.admission, asked)
 
     async def _scale(self, request: HttpRequest, kind: Kind, namespace: str, name: str, verb: str) -> HttpResponse:
         if verb == "get":

@@ -134,6 +134,9 @@ class FieldSelector:
 
 def field_text(obj: Object, path: tuple[str, ...]) -> str:
     """The field as a selector compares it; empty when it is absent."""
+    if path == _EVENT_SOURCE:
+        source = obj.get("source")
+        return str((source.get("component") if isinstance(source, dict) else "") or obj.get("reportingComponent") or "")
     value: Any = obj
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
@@ -145,11 +148,11 @@ def field_text(obj: Object, path: tuple[str, ...]) -> str:
     return str(value)
 
 
+_EVENT_SOURCE = ("source",)  # of an Event: its component, or the controller that reports it
 _BOOLEANS = frozenset(("unschedulable", "hostNetwork"))
 _NUMBERS = frozenset(("replicas", "successful"))
 # Events are stored in their v1 form, whichever form a client selects by.
 _ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("source",): ("source", "component"),
     ("reportingController",): ("reportingComponent",),
 }
 

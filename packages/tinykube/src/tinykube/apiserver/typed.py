@@ -164,7 +164,7 @@ _TIMES: Final = {
     "microtime": (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"), "2006-01-02T15:04:05.000000Z07:00"),
 }
 _RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_YEAR_1: Final = "0001-01-01T00:00:00"
+_YEAR_1: Final = ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00.000000Z")
 
 
 def _time(text: str, scalar: str, kind: str) -> str | None:
@@ -179,8 +179,8 @@ def _time(text: str, scalar: str, kind: str) -> str | None:
             moment = datetime.fromisoformat(text if micro else text.replace(match[1] or "", "", 1)).astimezone(UTC)
         except (ValueError, OverflowError):
             raise _unreadable(kind, f'parsing time "{text}": out of range') from None
-        text = moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{moment.microsecond:06}Z" if micro else "Z")
-    return None if text.startswith(_YEAR_1) else text
+        text = moment.replace(tzinfo=None).isoformat(timespec="microseconds" if micro else "seconds") + "Z"
+    return None if text in _YEAR_1 else text
 
 
 _QUANTITY: Final = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"

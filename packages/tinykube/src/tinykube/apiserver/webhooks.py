@@ -189,7 +189,7 @@ class Webhooks:
             reply = self._pool.post(ServerAddress(server, address, bundle), target, body, hook.timeout_seconds)
         except (OSError, http.client.HTTPException, ValueError) as problem:
             whole = f"{url}?timeout={hook.timeout_seconds:g}s"
-            why = str(problem)
+            why = "context deadline exceeded" if isinstance(problem, TimeoutError) else str(problem)
             if isinstance(problem, ConnectionRefusedError):
                 why = f"dial tcp {address[0]}:{address[1]}: connect: connection refused"
             raise CallFailed(f'failed to call webhook: Post "{whole}": {why}') from problem

@@ -32,7 +32,11 @@ _PARAMETERS: Final = {"post": _WRITE, "put": _WRITE, "patch": (*_WRITE, "force")
 _PATCH_TYPES: Final = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
 # What v2 (JSON schema draft 4 with its own ideas) can say of a custom resource.
 _V2_KEYWORDS: Final = frozenset(
-    ("type", "format", "description", "properties", "items", "additionalProperties", "required", "enum", "default")
+    (
+        *("type", "format", "title", "description", "properties", "items", "additionalProperties", "required", "enum"),
+        *("default", "pattern", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        *("multipleOf", "minItems", "maxItems", "minProperties", "maxProperties", "uniqueItems"),
+    )
 )
 
 
@@ -148,7 +152,7 @@ class OpenAPI:
     def _v2(self) -> Schema:
         listed = list(self._resources())
         paths = {path: _operations_v2(info, verbs) for info in listed for path, verbs in _paths(info)}
-        definitions = {name: _to_v2(schema) for name, schema in self._schemas(listed).items()}
+        definitions = {name: _definition(schema) for name, schema in self._schemas(listed).items()}
         return {"swagger": "2.0", "info": _INFO, "paths": paths, "definitions": definitions}
 
 
@@ -233,6 +237,13 @@ def _operations_v2(info: ResourceInfo, methods: Iterable[str]) -> Schema:
         }
         for method in methods
     }
+
+
+def _definition(schema: Mapping[str, Any]) -> Schema:
+    """A kind as v2 says it. NB: of one that keeps unknown fields nothing else may be said, or kubectl refuses them."""
+    if _GVK in schema and schema.get("x-kubernetes-preserve-unknown-fields"):
+        return {"type": "object", _GVK: schema[_GVK]}
+    return _to_v2(schema)
 
 
 def _to_v2(schema: Mapping[str, Any]) -> Schema:
