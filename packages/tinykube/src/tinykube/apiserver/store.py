@@ -272,7 +272,7 @@ class Table:
         return last
 
     def reread(self, change: Callable[[Object], Object]) -> None:
-        """Read every object anew by `change`, which returns its argument for one that stays as it is.
+        """Read every object by `change`, which returns its argument for one that stays as it is.
 
         Versions stay, and nothing is written or told to watchers: a real store reads old objects by new rules too.
         """
