@@ -1,6 +1,7 @@
 /* Opening the state, slots and the memory charged in them. Its rules stand in state.h. */
 #include "state.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -163,19 +164,57 @@ void simgpu_close(struct simgpu *view)
 	view->fd = view->slot = -1;
 }
 
-/* The process id as the host sees it, if /proc tells: the first of NSpid. */
-static uint64_t host_pid(void)
+/* Where processes are: in a chroot of a simulated node, whose /proc is files, the kubelet has mounted them elsewhere. */
+static const char *process_directory(void)
 {
-	char line[256];
-	unsigned long pid = (unsigned long)getpid();
-	FILE *file = fopen("/proc/self/status", "re");
+	return access("/proc/self", F_OK) == 0 ? "/proc" : "/run/machine-processes";
+}
+
+/* The PID namespace of a process, by its inode, which has 32 bits; 0 where it is not listed. */
+static uint64_t pid_namespace(const char *pid)
+{
+	char path[64];
+	struct stat info;
+	snprintf(path, sizeof path, "%s/%s/ns/pid", process_directory(), pid);
+	return stat(path, &info) == 0 ? (uint32_t)info.st_ino : 0;
+}
+
+/* Whether `pid` is what the process `number` of its PID namespace is called here. */
+static bool is_called(const char *pid, uint64_t space, unsigned long number)
+{
+	char path[64], line[256];
+	unsigned long inside = 0;
+	if (pid_namespace(pid) != space)
+		return false;
+	snprintf(path, sizeof path, "%s/%s/status", process_directory(), pid);
+	FILE *file = fopen(path, "re");
 	if (!file)
-		return pid;
+		return false;
 	while (fgets(line, sizeof line, file))
-		if (sscanf(line, "NSpid: %lu", &pid) == 1)
+		if (!strncmp(line, "NSpid:", 6)) {
+			char *last = strrchr(line, '\t');
+			inside = last ? strtoul(last, NULL, 10) : 0;
 			break;
+		}
 	fclose(file);
-	return pid;
+	return inside == number;
+}
+
+unsigned simgpu_host_pid(uint64_t pid)
+{
+	uint64_t space = pid >> 32;
+	unsigned long number = (uint32_t)pid, found = number;
+	if (!space || space == pid_namespace("self"))
+		return (unsigned)number;
+	DIR *processes = opendir(process_directory());
+	for (struct dirent *entry; processes && (entry = readdir(processes));)
+		if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && is_called(entry->d_name, space, number)) {
+			found = strtoul(entry->d_name, NULL, 10);
+			break;
+		}
+	if (processes)
+		closedir(processes);
+	return (unsigned)found;
 }
 
 enum simgpu_status simgpu_claim_slot(struct simgpu *view)
@@ -190,7 +229,7 @@ enum simgpu_status simgpu_claim_slot(struct simgpu *view)
 		for (int gpu = 0; gpu < SIMGPU_GPUS; gpu++)
 			slot->gpu_instance[gpu] = SIMGPU_NO_INSTANCE;
 		simgpu_find_cgroups(slot->cgroups);
-		__atomic_store_n(&slot->pid, host_pid(), __ATOMIC_SEQ_CST);
+		__atomic_store_n(&slot->pid, pid_namespace("self") << 32 | (uint32_t)getpid(), __ATOMIC_SEQ_CST);
 		view->slot = i;
 		return SIMGPU_OK;
 	}

@@ -117,7 +117,7 @@ struct simgpu_gpu {
 };
 
 struct simgpu_slot {
-	uint64_t pid; /* the host's; 0 is free */
+	uint64_t pid; /* of its process, as simgpu_host_pid reads it; 0 is free */
 	uint64_t mps; /* 1 for a client of the Multi-Process Service */
 	uint64_t cgroups[SIMGPU_CGROUPS]; /* inodes of version 2, its own first; 0 behind the last */
 	uint64_t memory[SIMGPU_GPUS];
@@ -176,6 +176,7 @@ bool simgpu_lock(struct simgpu *view, int64_t byte, bool wait);
 void simgpu_unlock(struct simgpu *view, int64_t byte);
 
 /* Slots: the processes that hold contexts. */
+unsigned simgpu_host_pid(uint64_t pid); /* a slot's process as it is called in this PID namespace */
 enum simgpu_status simgpu_claim_slot(struct simgpu *view);
 void simgpu_reap(struct simgpu *view);
 bool simgpu_charge(struct simgpu *view, uint32_t gpu, uint32_t instance, uint64_t bytes, uint64_t capacity);

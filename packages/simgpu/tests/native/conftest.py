@@ -80,10 +80,11 @@ class Node:
     def environment(self, **more: str) -> dict[str, str]:
         return os.environ | {"SIMGPU_DEV": str(self.dev), "LD_LIBRARY_PATH": str(NATIVE)} | more
 
-    def start(self, program: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, program: str, *, within: Sequence[str] = (), **environment: str) -> subprocess.Popen[str]:
+        """Starts a program; `within` is a command that runs it."""
         text = f"{PRELUDE}\nSPIN = '''{SPIN}'''\n{textwrap.dedent(program)}"
         child = subprocess.Popen(
-            [sys.executable, "-c", text],
+            [*within, sys.executable, "-c", text],
             env=self.environment(**environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

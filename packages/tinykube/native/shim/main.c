@@ -13,11 +13,13 @@
  *   log PATH | exit PATH | unshare root|user | map FILE PROGRAM|- TEXT (who is mapped, see users.c)
  *   stage DIR | skeleton DIR (overlay of the machine's DIR) | pivot
  *   bind SRC DST rw|ro   | dir DST | tmpfs DST MODE | terminals DST (devpts) | symlink TARGET DST | readonly DST
+ *   processes DST (a PID namespace, and its /proc) | capabilities HEX (none but these) | nonewprivileges
  *   hostname NAME | cwd DIR | user UID GID | group GID | tty | env K=V | arg A
  *
  * Invariants: sources of binds are paths of the machine and are resolved before the word is written (after `pivot` they are
  * reached through /.old, which is unmounted before the command starts). Every mount is made in the container's own
- * namespace, so the end of its last process takes them all back. When the main process ends, its descendants are killed.
+ * namespace, so the end of its last process takes them all back. When the main process ends, its descendants are killed:
+ * with a PID namespace by the kernel, also when this process was killed; else by this process.
  */
 #include "shim.h"
 
@@ -96,7 +98,7 @@ static int run(const char *path)
     sigprocmask(SIG_SETMASK, NULL, &child);
     sigprocmask(SIG_SETMASK, &all, NULL);
 
-    pid_t pid = fork();
+    pid_t pid = fork_into(spec);
     if (pid < 0)
         fail("fork: %s", strerror(errno));
     if (pid == 0) {
@@ -179,6 +181,8 @@ static int run(const char *path)
 
 /* ---- exec, pause ---------------------------------------------------------------------------------------- */
 
+static int entered;
+
 static void enter(const char *pid, const char *space)
 {
     char path[128], own[128];
@@ -193,6 +197,25 @@ static void enter(const char *pid, const char *space)
     if (fd < 0 || setns(fd, 0) < 0)
         fail("enter the %s namespace of %s: %s\n", space, pid, strerror(errno));
     close(fd);
+    entered = 1;
+}
+
+/* Only a child is in the PID namespace that was entered: returns there, and this process ends as that one does. */
+static void become_a_child(void)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child < 0)
+        fail("fork: %s\n", strerror(errno));
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        return;
+    }
+    for (int fd = 0; fd < 3; fd++)
+        close(fd);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    _exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 static int execute(const char *pid, const char *path)
@@ -201,7 +224,14 @@ static int execute(const char *pid, const char *path)
     struct spec spec = read_spec(path);
     enter(pid, "user");
     enter(pid, "uts");
+    entered = 0;
+    enter(pid, "pid");
+    int own_processes = entered;
     enter(pid, "mnt");
+    if (own_processes) {
+        become_a_child();
+        command.dies_with_shim = 1;
+    }
     carry_out(spec, &command);
     start(&command);
 }

@@ -143,6 +143,13 @@ void bind_mount(const char *source, const char *target, const char *mode)
         remount_readonly(target);
 }
 
+void mount_processes(const char *path)
+{
+    make_directory(path);
+    if (mount("proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+        fail("mount %s: %s", path, strerror(errno));
+}
+
 void leave_machine(const char *how)
 {
     if (!strcmp(how, "user")) {

@@ -17,10 +17,12 @@ struct spec {
 struct spec read_spec(const char *path);
 int arity(const char *op); /* how many arguments an operation has; fails for an unknown one */
 const char *word_after(struct spec spec, const char *op);
+int has_word(struct spec spec, const char *op);
 
 /* users.c: a user namespace, which its maker cannot map users into: the process that stayed outside does. */
 extern int outside_fd;            /* in the process that leaves: to the one that stays */
-void leave_users(void);           /* makes a user namespace; returns when users are mapped */
+pid_t fork_into(struct spec spec); /* fork; the child is in the user and PID namespaces that the words ask for */
+void leave_users(void);           /* makes a user namespace, unless it is in one; returns when users are mapped */
 void map_users(struct spec spec, pid_t pid, int fd); /* in the process that stays: carries out the `map` words */
 
 /* root.c: the file system of a container. Paths before `pivot` are the machine's, after it the container's. */
@@ -29,6 +31,7 @@ void make_directory(const char *path);
 void make_room(const char *path); /* after `pivot`: something can be made at `path` */
 void remount_readonly(const char *path);
 void bind_mount(const char *source, const char *target, const char *mode);
+void mount_processes(const char *path); /* a /proc of the own PID namespace */
 void leave_machine(const char *how);
 void start_stage(const char *directory);
 void overlay(const char *directory);
@@ -42,6 +45,8 @@ struct command {
     long uid, gid;
     gid_t groups[64];
     int group_count, tty, dies_with_shim;
+    int few_capabilities, no_new_privileges;
+    unsigned long long capabilities; /* a bit for each, where there are few: see capabilities(7) */
 };
 void carry_out(struct spec spec, struct command *command); /* all words but `log` and `exit`, which are the parent's */
 void start(struct command *command) __attribute__((noreturn));

@@ -57,7 +57,8 @@ int arity(const char *op)
     static const struct { const char *op; int arguments; } table[] = {
         {"log", 1}, {"exit", 1}, {"unshare", 1}, {"map", 3}, {"stage", 1}, {"skeleton", 1}, {"pivot", 0}, {"bind", 3},
         {"dir", 1}, {"tmpfs", 2}, {"terminals", 1}, {"symlink", 2}, {"readonly", 1}, {"cwd", 1}, {"user", 2},
-        {"group", 1}, {"tty", 0}, {"env", 1}, {"arg", 1}, {"hostname", 1},
+        {"group", 1}, {"tty", 0}, {"env", 1}, {"arg", 1}, {"hostname", 1}, {"processes", 1}, {"capabilities", 1},
+        {"nonewprivileges", 0},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].op, op))
@@ -65,10 +66,23 @@ int arity(const char *op)
     fail("unknown operation %s", op);
 }
 
-const char *word_after(struct spec spec, const char *op)
+static const char *find_word(struct spec spec, const char *op)
 {
     for (size_t i = 0; i < spec.count; i += 1 + (size_t)arity(spec.words[i]))
         if (!strcmp(spec.words[i], op))
             return spec.words[i + 1];
-    fail("the specification lacks %s", op);
+    return NULL;
+}
+
+const char *word_after(struct spec spec, const char *op)
+{
+    const char *found = find_word(spec, op);
+    if (!found)
+        fail("the specification lacks %s", op);
+    return found;
+}
+
+int has_word(struct spec spec, const char *op)
+{
+    return find_word(spec, op) != NULL;
 }

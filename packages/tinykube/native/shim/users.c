@@ -12,17 +12,32 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define MAX_MAP_WORDS 1024
 
 int outside_fd = -1;
+static int born_in_users; /* the user namespace was made with the process, as its PID namespace belongs to it */
+
+pid_t fork_into(struct spec spec)
+{
+    unsigned long flags = SIGCHLD;
+    if (!has_word(spec, "processes"))
+        return fork();
+    born_in_users = !strcmp(word_after(spec, "unshare"), "user");
+    flags |= CLONE_NEWPID | (born_in_users ? CLONE_NEWUSER : 0);
+    pid_t pid = (pid_t)syscall(SYS_clone, flags, 0, 0, 0, 0);
+    if (pid < 0)
+        fail("make a PID namespace: %s", strerror(errno));
+    return pid;
+}
 
 void leave_users(void)
 {
     char byte = 'u';
-    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
+    if (unshare((born_in_users ? 0 : CLONE_NEWUSER) | CLONE_NEWNS) < 0)
         fail("unshare user and mount namespace: %s", strerror(errno));
     if (write(outside_fd, &byte, 1) != 1 || read(outside_fd, &byte, 1) != 1)
         fail("no users are mapped"); /* the process outside says why */

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpu.machines import build_node, machine
+from tinykube.cluster import processes
 from tinykube.kubelet.containers import (
     BindMount,
     ContainerRecord,
@@ -25,6 +26,7 @@ from tinykube.kubelet.containers import (
     Records,
     StartFailed,
 )
+from tinykube.kubelet.containers.capabilities import capability_mask
 from tinykube.kubelet.containers.launcher import find_mode, kill_all, readable
 from tinykube.kubelet.containers.records import is_running, signal_container
 from tinykube.kubelet.containers.rootfs import rewrite_paths
@@ -167,14 +169,93 @@ async def test_directories_that_are_there_for_mounts_lead_to_them(root: Path, is
 async def test_exit_codes_and_signals(root: Path, isolation: Isolation | None) -> None:
     launcher = Launcher(root, Records(root.parent / "containers"), isolation)
     assert (await run(launcher, root, "exit 7"))[0] == 7
-    assert (await run(launcher, root, "kill -9 $$"))[0] == 137
+    assert (await run(launcher, root, "sh -c 'kill -9 $$'; exit $?"))[0] == 137
 
 
 async def test_descendants_go_with_the_main_process(launcher: Launcher, root: Path) -> None:
-    script = "setsid sleep 1000 & echo $!; exec true"
-    code, text = await run(launcher, root, script)
+    code, _ = await run(launcher, root, "setsid sleep 1000 & exec true")
     assert code == 0
-    assert not Path(f"/proc/{text.strip()}/cwd").exists()
+    assert processes.of_directory(launcher.records.directory) == set()
+
+
+@namespaces
+async def test_a_container_has_its_own_processes_and_the_first_is_its_program(launcher: Launcher, root: Path) -> None:
+    assert (await run(launcher, root, "echo $$; ls -d /proc/[0-9]*"))[1].splitlines()[:2] == ["1", "/proc/1"]
+    started = await launcher.start(record(root), ContainerSpec(argv=("sleep", "60"), env=ENV), "now")
+    command = launcher.exec_command(started, ["sh", "-c", "kill -9 1; tr '\\0' ' ' < /proc/1/cmdline; kill -9 $$"])
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("sleep 60 ", 137)
+    assert is_running(started)
+
+
+@namespaces
+async def test_a_container_sees_the_processes_of_its_machine_where_it_asks_for_them(
+    launcher: Launcher, root: Path
+) -> None:
+    script = f"test -d /proc/{os.getpid()} && echo seen"
+    assert (await run(launcher, root, script, host_pid=True))[1] == "seen\n"
+    assert (await run(launcher, root, script))[1] == ""
+
+
+@namespaces
+async def test_the_processes_of_its_machine_are_also_below_the_root_of_its_node(launcher: Launcher, root: Path) -> None:
+    script = f"test -d /host/run/machine-processes/{os.getpid()} && echo seen"
+    mounts = (BindMount(str(root), "/host", read_only=True),)
+    assert (await run(launcher, root, script, mounts=mounts, host_pid=True))[1] == "seen\n"
+    assert (await run(launcher, root, script, mounts=mounts))[1] == ""
+
+
+@namespaces
+async def test_settings_of_the_kernel_are_read_only_for_those_without_privileges(
+    launcher: Launcher, root: Path
+) -> None:
+    script = "grep -c ' /proc/sys .* ro[, ]\\| /proc/sys ro[, ]' /proc/self/mountinfo"
+    assert (await run(launcher, root, script))[1].strip() == "1"
+    assert (await run(launcher, root, script, privileged=True))[1].strip() == "0"
+
+
+@namespaces
+async def test_a_container_has_the_capabilities_that_it_may_have(launcher: Launcher, root: Path) -> None:
+    def of(text: str) -> list[int]:
+        return [int(line.split()[1], 16) for line in text.splitlines() if line.startswith(("CapEff", "CapBnd"))]
+
+    script = "cat /proc/self/status"
+    most = of((await run(launcher, root, script))[1])[1]  # the tests may run in a container themselves
+    usual = capability_mask() & most
+    assert of((await run(launcher, root, script, capabilities=usual))[1]) == [usual, usual]
+    few = capability_mask(add=("KILL",), drop=("ALL",)) & most
+    assert of((await run(launcher, root, script, capabilities=few))[1]) == [few, few]
+    script = "chown 1 /tmp 2>/dev/null || echo refused"
+    assert (await run(launcher, root, script, capabilities=0))[1] == "refused\n"
+    started = await launcher.start(record(root), ContainerSpec(argv=("sleep", "60"), env=ENV, capabilities=0), "now")
+    command = launcher.exec_command(started, ["cat", "/proc/self/status"])
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert of(done.stdout) == [0, 0]
+
+
+@pytest.mark.parametrize("isolation", [None, Isolation.NONE])
+async def test_no_privileges_can_be_gained_where_that_is_not_allowed(root: Path, isolation: Isolation | None) -> None:
+    launcher = Launcher(root, Records(root.parent / "containers"), isolation)
+    script = "grep NoNewPrivs /proc/self/status"
+    assert (await run(launcher, root, script, no_new_privileges=True))[1].split() == ["NoNewPrivs:", "1"]
+    assert (await run(launcher, root, script))[1].split() == ["NoNewPrivs:", "0"]
+
+
+@pytest.mark.parametrize(
+    ("add", "drop", "more", "less"),
+    [
+        ((), (), (), ("NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE")),
+        (("net_admin", "NO_SUCH"), ("CHOWN",), ("NET_ADMIN", "KILL"), ("CHOWN",)),
+        (("ALL",), ("SYS_ADMIN",), ("SYS_TIME", "BPF"), ("SYS_ADMIN",)),
+        (("KILL",), ("ALL",), ("KILL",), ("CHOWN", "NET_ADMIN")),
+    ],
+)
+def test_capabilities_are_the_usual_ones_with_those_added_and_without_those_dropped(
+    add: tuple[str, ...], drop: tuple[str, ...], more: tuple[str, ...], less: tuple[str, ...]
+) -> None:
+    mask = capability_mask(add, drop)
+    assert all(mask & capability_mask((name,), ("ALL",)) for name in more)
+    assert not any(mask & capability_mask((name,), ("ALL",)) for name in less)
 
 
 async def test_long_and_unfinished_lines(launcher: Launcher, root: Path) -> None:
@@ -219,8 +300,8 @@ async def test_another_launcher_waits_for_the_same_container(launcher: Launcher,
     assert found == [started]
     assert is_running(started)
     waiting = asyncio.create_task(again.wait(found[0]))
-    signal_container(started, signal.SIGTERM)
-    assert (await waiting).signal == signal.SIGTERM
+    signal_container(started, signal.SIGKILL)
+    assert (await waiting).signal == signal.SIGKILL
     assert not is_running(started)
 
 

@@ -32,6 +32,7 @@ from tinykube.kubelet.containers import (
     fit,
     remove_tree,
 )
+from tinykube.kubelet.containers.capabilities import capability_mask
 from tinykube.kubelet.containers.launcher import kill_all, readable
 from tinykube.kubelet.containers.modes import Extent, UserIdentity, candidates
 from tinykube.kubelet.containers.records import signal_container
@@ -199,16 +200,22 @@ async def test_a_container_runs_whoever_it_is_to_be(launcher: Launcher) -> None:
     assert (code, said) == (0, [expected_user(launcher, 1000)])
 
 
-async def test_what_a_killed_shim_leaves_of_a_container_is_found(launcher: Launcher) -> None:
-    record = await begin(launcher, "setsid sleep 60 & echo $!; wait")
+@pytest.mark.parametrize("host_pid", [False, True])
+async def test_no_process_outlives_its_container_whose_shim_was_killed(launcher: Launcher, host_pid: bool) -> None:
+    record = await begin(launcher, "setsid sleep 60 & setsid sleep 60 & echo $!; wait", host_pid=host_pid)
     log = Path(record.log)
     await until(lambda: log.exists() and log.read_text())
-    left = int(log.read_text().split(" ", 3)[3])
+    found = processes.of_directory(launcher.records.directory)
+    assert len(found) >= 3
     os.kill(record.shim_pid, signal.SIGKILL)
     await launcher.wait(record)
-    found = processes.of_directory(launcher.records.directory)
-    os.kill(left, signal.SIGKILL)
-    assert left in found
+    assert processes.of_directory(launcher.records.directory) == set()
+
+
+async def test_capabilities_that_a_machine_cannot_add_are_named(launcher: Launcher) -> None:
+    asked = ContainerSpec(argv=(), env={}, capabilities=capability_mask(add=("NET_ADMIN",)))
+    named = "capabilities NET_ADMIN" in fit(asked, launcher.mode)[1]
+    assert named == (launcher.mode.isolation is Isolation.NONE)
 
 
 async def test_another_user_can_run_this_program(launcher: Launcher) -> None:
@@ -253,9 +260,15 @@ async def test_a_program_of_the_image_is_started_as_the_catalogue_says_unless_it
 
 
 async def test_another_user_is_ended_like_oneself(launcher: Launcher) -> None:
+    record = await begin(launcher, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done", user=1000)
+    log = Path(record.log)
+    await until(lambda: log.exists() and log.read_text())
+    signal_container(record, signal.SIGTERM)
+    assert (await launcher.wait(record)).code == 3
     record = await begin(launcher, "exec sleep 60", user=1000)
     signal_container(record, signal.SIGTERM)
-    assert (await launcher.wait(record)).code == 128 + signal.SIGTERM
+    dropped = launcher.mode.isolation is not Isolation.NONE  # by the kernel, for the first process of a namespace
+    assert (await launcher.wait(record)).code == 128 + (signal.SIGKILL if dropped else signal.SIGTERM)
     record = await begin(launcher, "exec sleep 60", user=1000)
     main = os.pidfd_open(record.pid)
     os.kill(record.shim_pid, signal.SIGKILL)

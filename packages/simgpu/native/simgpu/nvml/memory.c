@@ -84,7 +84,7 @@ static unsigned list_processes(nvmlDevice_t device, const struct simgpu_gpu *gpu
 			continue;
 		if (list && count < size)
 			list[count] = (nvmlProcessInfo_t){
-				(unsigned)pid, slot->memory[device->gpu], instance,
+				simgpu_host_pid(pid), slot->memory[device->gpu], instance,
 				instance == SIMGPU_NO_INSTANCE ? SIMGPU_NO_INSTANCE : 0,
 			};
 		count++;
@@ -194,7 +194,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 			continue;
 		if (list && found_count < size)
 			list[found_count] = (nvmlProcessUtilizationSample_t){
-				.pid = (unsigned)slot->pid,
+				.pid = simgpu_host_pid(slot->pid),
 				.time = simgpu_now() / 1000,
 				.sm = (unsigned)(100 * simgpu_slot_busy(slot, device->gpu, 1000000000ull) + 0.5),
 			};

@@ -130,6 +130,8 @@ class Kubelet:
         await resources.start(self.machine.root / KUBELET_DIR)
         self.runtime.serve()
         for record in self.machine.launcher.records.all():
+            if not is_running(record) and self.machine.launcher.records.exit_of(record.id) is None:
+                self.machine.launcher.end_leftovers(record)
             self._found.setdefault(record.pod_uid, []).append(record)
         try:
             async with asyncio.TaskGroup() as group:

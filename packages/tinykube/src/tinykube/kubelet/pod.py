@@ -115,6 +115,11 @@ class ContainerPort(Struct):
     name: str = ""
 
 
+class Capabilities(Struct):
+    add: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
 class SecurityContext(Struct):
     """Of a container; the pod's own knows the first three and fs_group."""
 
@@ -122,6 +127,8 @@ class SecurityContext(Struct):
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
     privileged: bool = False
+    capabilities: Capabilities = Capabilities()
+    allow_privilege_escalation: bool | None = None
     read_only_root_filesystem: bool = False
 
 
@@ -264,6 +271,7 @@ class KubeletPodSpec(Struct):
     runtime_class_name: str | None = None
     hostname: str = ""
     host_pid: bool = field(name="hostPID", default=False)
+    share_process_namespace: bool = False
     enable_service_links: bool = True
     resource_claims: tuple[PodResourceClaim, ...] = ()
 

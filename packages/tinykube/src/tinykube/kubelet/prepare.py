@@ -18,6 +18,7 @@ from kubekit.kube import ApiError
 from kubekit.protocol import nri_pb2 as pb
 from tinykube.images import ImageConfig, ImageMissing
 from tinykube.kubelet.containers import BindMount, ContainerSpec, Isolation
+from tinykube.kubelet.containers.capabilities import capability_mask
 from tinykube.kubelet.devices import ContainerDevices
 from tinykube.kubelet.env import PATH, ConfigInvalid, Sources, arguments, cluster_env, environment
 from tinykube.kubelet.machine import KubeletMachine
@@ -214,7 +215,11 @@ class Preparation:
             groups=tuple(sorted(groups)),
             mounts=(*mounts, *(m for m in own if m.target not in targets)),
             privileged=context.privileged,
-            host_pid=pod.spec.host_pid,
+            capabilities=None
+            if context.privileged
+            else capability_mask(context.capabilities.add, context.capabilities.drop),
+            no_new_privileges=context.allow_privilege_escalation is False,
+            host_pid=pod.spec.host_pid or pod.spec.share_process_namespace,
             read_only_root=context.read_only_root_filesystem,
             hostname=hostname,
             volumes=tuple(m.mount_path for m in container.volume_mounts if m.mount_path != SERVICE_ACCOUNT_DIR),

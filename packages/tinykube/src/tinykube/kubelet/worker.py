@@ -26,7 +26,7 @@ from kubekit.errors import Retryable
 from kubekit.kube import ApiError, Conflict, NotFound
 from kubekit.kube.tasks import first_of
 from tinykube.kubelet.containers import ContainerRecord, ProgramMissing, StartFailed, fit, remove_tree
-from tinykube.kubelet.containers.records import is_running, signal_container
+from tinykube.kubelet.containers.records import handles_sigterm, is_running, signal_container
 from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan, Stop, decide
 from tinykube.kubelet.logs import last_lines
 from tinykube.kubelet.machine import KubeletMachine
@@ -351,6 +351,12 @@ class PodWorker:
             if hook.exec is not None:
                 with contextlib.suppress(TimeoutError, OSError):
                     await asyncio.wait_for(self.machine.run_inside(record, hook.exec.command), grace)
+        if grace > 0 and is_running(record) and not handles_sigterm(record.pid):
+            text = (
+                f"Container {record.name} ends at once: process 1 of a container gets SIGTERM only if it handles it. "
+            )
+            text += f"Another kubelet would wait for the grace period of {grace} s"
+            self.machine.events.note(self.pod, "SigtermNotHandled", text, container)
         signal_container(record, signal.SIGTERM if grace > 0 else signal.SIGKILL)
         await clock.sleep(max(ends - clock.time(), 0))
         if is_running(record):

@@ -21,6 +21,7 @@ import stat
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,7 @@ from tinykube.kubelet.containers.records import (
     signal_container,
 )
 from tinykube.kubelet.containers.rootfs import (
+    PROCESSES,
     ContainerSpec,
     Hardware,
     isolated_words,
@@ -53,6 +55,7 @@ from tinykube.kubelet.containers.rootfs import (
 MARK: Final = "TINYKUBE_DIRECTORY"
 _SHIM: Final = NATIVE / "container-shim"
 _REPORT_FD: Final = 3
+_LOOK_AGAIN_SECONDS: Final = 0.01
 _PLAIN_ENV: Final = {"PATH": "/usr/bin:/bin"}
 
 
@@ -87,15 +90,21 @@ def find_mode(wanted: Collection[Isolation] = tuple(Isolation), who: UserIdentit
             mode = msgspec.structs.replace(mode, lacks=problem)
         if mode.isolation is Isolation.NONE:
             return mode
-        problem = (_closed(_own_paths()) if mode.isolation is Isolation.USERS else "") or _try(mode)
+        problem = _closed(_own_paths()) if mode.isolation is Isolation.USERS else ""
+        if problem:
+            continue
+        problem = _try(mode)
         if not problem:
             return mode
+        shared = msgspec.structs.replace(mode, own_processes=False, lacks=f"no PID namespaces: {problem}")
+        if not _try(shared):
+            return shared
     raise Terminal("this machine has no such containers", where=", ".join(wanted), cure=problem)
 
 
 def _try(mode: IsolationMode) -> str:
     """Why no container starts in this mode, "" when one does."""
-    spec = ContainerSpec(argv=("true",), env=_PLAIN_ENV, hostname="probe")
+    spec, _ = fit(ContainerSpec(argv=("true",), env=_PLAIN_ENV, hostname="probe"), mode)
     with tempfile.TemporaryDirectory() as directory:
         stage = Path(directory)
         return _run(mode, isolated_words(spec, observe_machine(_own_paths()), stage=stage, node_root=stage))
@@ -184,6 +193,7 @@ class Launcher:
         self._hardware = hardware or Hardware()
         self._execs = itertools.count()
         self._machine = observe_machine(_own_paths(), self._hardware.state)
+        (node_root / PROCESSES).mkdir(parents=True, exist_ok=True)
 
     async def start(self, record: ContainerRecord, spec: ContainerSpec, now: str) -> ContainerRecord:
         """Starts a container and returns its record with the pids. Raises StartFailed."""
@@ -221,7 +231,19 @@ class Launcher:
     async def wait(self, record: ContainerRecord) -> Exit:
         """Returns once the container has ended. One whose shim was killed ends like a container that was: 137."""
         await self._reap(record.shim_pid, record.shim_start)
+        if self.records.exit_of(record.id) is None:
+            await asyncio.to_thread(self.end_leftovers, record)
         return self.exit_of(record)
+
+    def end_leftovers(self, record: ContainerRecord) -> None:
+        """End the processes of a container that its killed shim has left. Where it has a PID namespace, the kernel
+        does."""
+        from tinykube.cluster import processes  # NB: not above, as that package starts kubelets
+
+        home = self.records.home(record.id)
+        while left := processes.family_of_directory(home):
+            processes.kill(left)
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
     def exit_of(self, record: ContainerRecord) -> Exit:
         """Return the exit of a container that does not run any more."""

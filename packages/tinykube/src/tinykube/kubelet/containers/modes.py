@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from tinykube.kubelet.containers.capabilities import beyond_default
 from tinykube.kubelet.containers.rootfs import ContainerSpec
 
 _ADMIN_PATH: Final = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin"
@@ -58,13 +59,15 @@ class UserIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 class IsolationMode(msgspec.Struct, frozen=True):
     """The start of containers. `users` and `groups` are the ids that a user namespace has, which `mappers` write
-    (none: the shim itself); `lacks` says why it is not a better mode."""
+    (none: the shim itself); `lacks` says why it is not a better mode. `own_processes`: each container has a PID
+    namespace."""
 
     isolation: Isolation
     users: tuple[Extent, ...] = ()
     groups: tuple[Extent, ...] = ()
     mappers: tuple[str, ...] = ()
     lacks: str = ""
+    own_processes: bool = True
 
     @property
     def words(self) -> list[str]:
@@ -161,6 +164,8 @@ def _given(text: str, who: UserIdentity) -> tuple[Extent, ...]:
 def fit(spec: ContainerSpec, mode: IsolationMode) -> tuple[ContainerSpec, tuple[str, ...]]:
     """The container as this mode can have it, and in words what it asked for and does not get. Pure."""
     lacks: list[str] = []
+    if not mode.own_processes:
+        spec = msgspec.structs.replace(spec, host_pid=True)
     if mode.isolation is Isolation.ROOT:
         return spec, ()
     unknown = [f"user {spec.user}"] if not _has(mode.users, spec.user) else []
@@ -168,10 +173,12 @@ def fit(spec: ContainerSpec, mode: IsolationMode) -> tuple[ContainerSpec, tuple[
     if unknown:
         lacks.append(f"{', '.join(dict.fromkeys(unknown))} (it runs as the one user there is)")
         spec = msgspec.structs.replace(spec, user=None, group=None, groups=())
-    if spec.host_pid and mode.isolation in (Isolation.USERS, Isolation.USER):
+    if spec.host_pid and mode.own_processes and mode.isolation in (Isolation.USERS, Isolation.USER):
         # The kernel lets a process look into those of its own user namespace, and each container has another.
         lacks.append("host PID (processes of other containers are listed, their environment and files denied)")
     if mode.isolation is Isolation.NONE:
+        if more := beyond_default(spec.capabilities or 0):
+            lacks.append(f"capabilities {', '.join(more)}")
         if spec.read_only_root:
             lacks.append("a read-only root")
             spec = msgspec.structs.replace(spec, read_only_root=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import msgspec
@@ -73,10 +74,10 @@ class Records:
 
     def exit_of(self, container_id: str) -> Exit | None:
         try:
-            code, signal, finished = (self.home(container_id) / "exit").read_text().split()
+            code, number, finished = (self.home(container_id) / "exit").read_text().split()
         except (OSError, ValueError):
             return None
-        return Exit(int(code), int(signal), float(finished))
+        return Exit(int(code), int(number), float(finished))
 
 
 def process_start(pid: int) -> int:
@@ -93,9 +94,31 @@ def is_running(record: ContainerRecord) -> bool:
     return record.shim_pid > 0 and process_start(record.shim_pid) == record.shim_start != 0
 
 
+def handles_sigterm(pid: int) -> bool:
+    """Return whether a process decides about SIGTERM. For the first of a PID namespace the kernel drops it, unless it
+    has a handler.
+
+    Source: pid_namespaces(7), SigCgt of proc_pid_status(5).
+    """
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    fields = dict(line.split(":", 1) for line in text.splitlines())
+    if fields.get("NSpid", "").split()[1:] != ["1"]:
+        return True
+    decided = int(fields["SigCgt"], 16) | int(fields["SigIgn"], 16)
+    return bool(decided >> (signal.SIGTERM - 1) & 1)
+
+
 def signal_container(record: ContainerRecord, number: int) -> None:
-    """Signals the main process of a container that runs; one that is gone is no error."""
+    """Signals the main process of a container that runs; one that is gone is no error.
+
+    Where the kernel would drop SIGTERM, SIGKILL comes at once: nothing but the grace period could follow.
+    """
     if record.pid and is_running(record):
+        if number == signal.SIGTERM and not handles_sigterm(record.pid):
+            number = signal.SIGKILL
         try:
             os.kill(record.pid, number)
         except ProcessLookupError:

@@ -26,6 +26,8 @@ from tinykube.images import started
 _LAYERED: Final = ("bin", "etc", "home", "lib", "lib32", "lib64", "opt", "root", "sbin", "srv", "usr", "var")
 _PRIVATE: Final = frozenset({"dev", "proc", "sys", "run", "tmp", "lost+found", ".old"})
 PCI_BUS: Final = "sys/bus/pci"
+#: Of a node's root, whose own /proc is files: the processes of the machine, for containers that share its PIDs.
+PROCESSES: Final = "run/machine-processes"
 STANDARD_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 _DEVICE_LINKS: Final = (
     ("/proc/self/fd", "/dev/fd"),
@@ -34,6 +36,8 @@ _DEVICE_LINKS: Final = (
     ("/proc/self/fd/2", "/dev/stderr"),
 )
 
+#: Below /proc: read-only for all containers that are not privileged, as runtimes have it.
+_SETTINGS: Final = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 _PROGRAM_FOLDERS: Final = ("/usr/local/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin")
 _LIBRARY: Final = re.compile(r"lib.+\.so(\.|$)")
 
@@ -50,8 +54,9 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container with every decision made: what the runtime has to start.
 
     `devices` are mounts onto device paths, `links` (target, path) symbolic links in the container, `volumes` the
-    targets of the mounts that the pod itself asked for. `programs` are those of the image that are started otherwise
-    here, see `tinykube.images`.
+    targets of the mounts that the pod itself asked for. `capabilities` has a bit for each that the container may have,
+    None for all; `host_pid` shares the machine's PID namespace. `programs` are those of the image that are
+    started otherwise here, see `tinykube.images`.
     """
 
     argv: tuple[str, ...]
@@ -64,6 +69,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[BindMount, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     privileged: bool = False
+    capabilities: int | None = None
+    no_new_privileges: bool = False
     host_pid: bool = False
     read_only_root: bool = False
     hostname: str = ""
@@ -104,6 +111,7 @@ class MachineRoot(msgspec.Struct, frozen=True):
     keep: tuple[str, ...]
     guarded: tuple[tuple[str, str], ...] = ()
     state: str = ""  # see Hardware
+    settings: tuple[str, ...] = ()  # names below /proc that change the machine
 
 
 def observe_machine(keep: Iterable[Path], state: str = "") -> MachineRoot:
@@ -120,7 +128,8 @@ def observe_machine(keep: Iterable[Path], state: str = "") -> MachineRoot:
     kept = [str(path) for path in own if str(path).startswith(hidden)]
     guarded = [(str(guard), str(path)) for path in own for guard in _guards(path)[:1] if str(path) not in kept]
     devices = [name for name in STANDARD_DEVICES if _is_device(f"/dev/{name}")]
-    return MachineRoot(tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded), state)
+    settings = tuple(name for name in _SETTINGS if Path("/proc", name).exists())
+    return MachineRoot(tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded), state, settings)
 
 
 def _guards(path: Path) -> list[Path]:
@@ -147,7 +156,11 @@ def isolated_words(spec: ContainerSpec, machine: MachineRoot, *, stage: Path, no
     for name in machine.directories:
         if name not in _LAYERED:
             words += ["bind", f"/{name}", f"/{name}", "ro"]
-    words += ["bind", "/proc", "/proc", "rw", "bind", "/sys", "/sys", "ro"]
+    words += ["bind", "/proc", "/proc", "rw"] if spec.host_pid else ["processes", "/proc"]
+    if not spec.privileged:
+        for name in machine.settings:
+            words += ["bind", f"/proc/{name}", f"/proc/{name}", "ro"]
+    words += ["bind", "/sys", "/sys", "ro"]
     if (node_root / PCI_BUS).is_dir() and Path("/", PCI_BUS).is_dir():
         words += ["bind", str(node_root / PCI_BUS), f"/{PCI_BUS}", "ro"]  # no namespace hides a machine's bus
     words += ["tmpfs", "/tmp", "1777", "tmpfs", "/run", "1777"]
@@ -163,6 +176,8 @@ def isolated_words(spec: ContainerSpec, machine: MachineRoot, *, stage: Path, no
     for mount in sorted(spec.mounts, key=lambda m: m.target.rstrip("/").count("/")):
         words += ["bind", mount.source, mount.target, "ro" if mount.read_only else "rw"]
         words += _devices_below(mount, machine, node_root)
+        if spec.host_pid and mount.source == str(node_root) and (node_root / PROCESSES).is_dir():
+            words += ["bind", "/proc", f"{mount.target.rstrip('/')}/{PROCESSES}", "rw"]
     for target, path in spec.links:
         words += ["symlink", target, path]
     if spec.read_only_root:
@@ -223,6 +238,10 @@ def process_words(argv: Iterable[str], env: Mapping[str, str], spec: ContainerSp
         words += ["group", str(group)]
     if spec.user is not None or spec.group is not None:
         words += ["user", str(-1 if spec.user is None else spec.user), str(spec.group or 0)]
+    if spec.capabilities is not None:
+        words += ["capabilities", f"{spec.capabilities:x}"]
+    if spec.no_new_privileges:
+        words.append("nonewprivileges")
     for name, value in env.items():
         words += ["env", f"{name}={value}"]
     for arg in argv:
@@ -320,5 +339,7 @@ def plain_words(spec: ContainerSpec, *, added: Mapping[str, str], place: Path, p
     if programs or own:
         env["PATH"] = ":".join(filter(None, (programs, *own, env.get("PATH", ""))))
     env |= added
-    process = ContainerSpec(argv=(), env={}, cwd=rewrite_paths(spec.cwd or "/", moved))
+    process = ContainerSpec(
+        argv=(), env={}, cwd=rewrite_paths(spec.cwd or "/", moved), no_new_privileges=spec.no_new_privileges
+    )
     return process_words([rewrite_paths(arg, moved) for arg in spec.argv], env, process)
