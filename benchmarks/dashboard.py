@@ -29,7 +29,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from figures import show
+from figures import processor, show
 from gpuplane.api.gpunode import GPUNode
 from kubekit.api.core import Namespace
 from packages.gpuplane.tests.cli.status_clusters import installed
@@ -72,12 +72,6 @@ async def next_change(reader: asyncio.StreamReader) -> None:
         pass
 
 
-def processor(started: Started) -> float:
-    """Return the seconds of the processor that the dashboard has taken so far."""
-    fields = Path(f"/proc/{started.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def measured_snapshot(packed: bytes) -> int:
     """Return the bytes of the snapshot with a use of each GPU, as exporters would measure it; one in 50 is idle."""
     chosen = random.Random(2)
@@ -94,7 +88,7 @@ async def measured(world: World, started: Started, nodes: int) -> tuple[bytes, l
     packed = (await get(started, "/api/snapshot")).body
     version = msgspec.json.decode(gzip.decompress(packed))["version"]
     viewers = [await viewer(started, version) for _ in range(VIEWERS)]
-    times, before = [], processor(started)
+    times, before = [], processor(started.process.pid)
     for number in range(CHANGES):
         name = f"gpu-node-{number * nodes // CHANGES:04}"
         began = time.perf_counter()
@@ -102,7 +96,7 @@ async def measured(world: World, started: Started, nodes: int) -> tuple[bytes, l
         async with asyncio.timeout(60):
             await asyncio.gather(*(next_change(reader) for reader, _ in viewers))
         times.append(time.perf_counter() - began)
-    spent = (processor(started) - before) / CHANGES
+    spent = (processor(started.process.pid) - before) / CHANGES
     for _, writer in viewers:
         writer.close()
     return packed, times, spent

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import re
 import statistics
@@ -22,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from figures import show
+from figures import processor, show
 from gpuplane.dashboard.viewers import REFUSED_SECONDS
 from kubekit.api.core import Namespace
 from packages.gpuplane.tests.cli.status_clusters import installed
@@ -68,12 +67,6 @@ async def until_change(reader: asyncio.StreamReader, word: bytes) -> None:
     raise SystemExit("a stream of changes has ended")
 
 
-def processor(page: InCluster) -> float:
-    """Return the seconds of the processor that the dashboard has taken so far."""
-    fields = Path(f"/proc/{page.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def most_memory(page: InCluster) -> float:
     """Return the most MiB that the dashboard has had so far."""
     found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{page.process.pid}/status").read_text())
@@ -102,9 +95,9 @@ async def without_changes(page: InCluster, readers: list[asyncio.StreamReader]) 
             pass
 
     draining = [asyncio.create_task(drained(reader)) for reader in readers]
-    before, began = processor(page), time.perf_counter()
+    before, began = processor(page.process.pid), time.perf_counter()
     await asyncio.sleep(REFUSED_SECONDS + 5)
-    part = (processor(page) - before) / (time.perf_counter() - began)
+    part = (processor(page.process.pid) - before) / (time.perf_counter() - began)
     for task in draining:
         task.cancel()
     await asyncio.gather(*draining, return_exceptions=True)
@@ -118,18 +111,18 @@ def show_changes(what: str, times: list[float]) -> None:
 
 async def measured(world: World, page: InCluster, nodes: int) -> None:
     tenants = [f"tenant-{number}" for number in range(TENANTS)]
-    before, began = processor(page), time.perf_counter()
+    before, began = processor(page.process.pid), time.perf_counter()
     snapshots = await asyncio.gather(*(page.get("/api/snapshot", name) for name in tenants))
     show(f"first snapshots of {TENANTS} tenants at once", time.perf_counter() - began, "s")
-    show("  processor", processor(page) - before, "s")
+    show("  processor", processor(page.process.pid) - before, "s")
     show("  largest, compressed", max(len(one.body) for one in snapshots) / 1000, "kB", goal=100)
     async with contextlib.AsyncExitStack() as streams:
         versions = [(await page.snapshot(name))["version"] for name in tenants]
         opened = [page.stream(name, version) for name, version in zip(tenants, versions, strict=True)]
         readers = [await streams.enter_async_context(one) for one in opened]
-        before = processor(page)
+        before = processor(page.process.pid)
         times = await changes(world, readers, 0, nodes)
-        spent = (processor(page) - before) / CHANGES
+        spent = (processor(page.process.pid) - before) / CHANGES
         show_changes(f"a change until {TENANTS} tenants have it, median", times)
         show("  processor of the dashboard for a change", spent, "s")
         show("  of a core without changes, for reviews", 100 * await without_changes(page, readers), "%")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,18 @@ def show(
     verdict = ("! " if figure.missed else "  ") + f"goal {figure.wanted}" if figure.wanted else ""
     print(f"{what:44} {value:>12,.2f} {unit:5} {verdict:22} {peer}".rstrip(), flush=True)
     _record(figure._asdict())
+
+
+def processor(pid: int) -> float:
+    """Return the seconds of the processor that a process has taken so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def ended_processor() -> float:
+    """Return the seconds of the processor that commands of this process have taken and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def section(title: str) -> None:

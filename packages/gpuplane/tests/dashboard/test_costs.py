@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.cli.cost_source import no_store
-from gpuplane.dashboard.costs import REMEMBERED_SECONDS, ROWS, CostFacts, store_answer
+from gpuplane.dashboard.costs import REMEMBERED_ANSWERS, REMEMBERED_SECONDS, ROWS, CostFacts, store_answer
 from kubekit.errors import InvalidInput, NoAnswer
 from packages.gpuplane.tests.cli.status_clusters import gpuplane, installed, report
 from packages.gpuplane.tests.cli.test_cost import EVIL, client, metered
@@ -83,6 +83,19 @@ async def test_an_answer_serves_all_viewers_for_a_minute() -> None:
     cluster.clock += REMEMBERED_SECONDS
     await facts.cost("pod", "30d")
     assert cluster.read == 3
+
+
+async def test_answers_to_very_many_questions_are_not_all_remembered() -> None:
+    cluster = Counting(metered("tune"))
+    facts = CostFacts(cluster, lambda: cluster.clock)  # type: ignore[arg-type]
+    questions = [f"label=team{number}" for number in range(REMEMBERED_ANSWERS + 1)]
+    for by in questions:
+        await facts.cost(by, "30d")
+    for by in questions[1:]:
+        await facts.cost(by, "30d")
+    assert cluster.read == len(questions)
+    await facts.cost(questions[0], "30d")
+    assert cluster.read == len(questions) + 1
 
 
 async def test_an_error_is_not_remembered_and_names_are_text() -> None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -296,6 +297,48 @@ def test_days_and_hours_give_the_same_sums(first: int, more: int) -> None:
         found = total(store, begin, end)
         store.close()
     assert found == {"train": (min(100, first + more) - first + 1) * HOUR}
+
+
+growth = st.dictionaries(
+    st.sampled_from("abcd"),
+    st.tuples(st.integers(0, 999), st.none() | st.integers(0, 9), st.none() | st.integers(0, 9)),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), growth), max_size=8), st.integers(0, 250), st.integers(0, 250))
+@settings(max_examples=60, deadline=None)
+def test_sums_are_exactly_the_plain_sums(steps: list[tuple[int, dict[str, Any]]], begin: int, more: int) -> None:
+    counted: dict[str, list[float | None]] = {name: [0, None, None] for name in "abcd"}
+    expected: dict[str, list[float | None]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store, hour = HistoryStore(Path(folder) / "history.sqlite", START), 0
+
+        def add(step: int) -> None:
+            held = {pod(name): Amounts(*amounts) for name, amounts in counted.items()}  # type: ignore[arg-type]
+            store.add([CounterReading("n1", "a", 60.0 * step, held)], START + hour * HOUR + HOUR / 2)
+
+        add(0)
+        for step, (later, grown) in enumerate(steps, 1):
+            hour += later
+            for name, amounts in grown.items():
+                counted[name] = [_plus(*two) for two in zip(counted[name], amounts, strict=True)]
+                if begin <= hour <= begin + more:
+                    before = expected.get(name, [None] * 3)
+                    expected[name] = [_plus(*two) for two in zip(before, amounts, strict=True)]
+            add(step)
+        found = {
+            dict(labels)["pod"]: amounts
+            for labels, amounts in store.sums(*(START + at * HOUR for at in (begin, begin + more)))
+        }
+        store.close()
+    # What did not grow in these hours has no row, or 0 of what it once had.
+    for name, amounts in expected.items():
+        assert [one or 0 for one in found.pop(name, Amounts(0, None, None))] == [one or 0 for one in amounts]
+    assert not any(any(amounts) for amounts in found.values())
+
+
+def _plus(before: float | None, more: float | None) -> float | None:
+    return before if more is None else (before or 0) + more
 
 
 def test_hours_are_deleted_after_400_days_and_names_with_them(store: HistoryStore) -> None:

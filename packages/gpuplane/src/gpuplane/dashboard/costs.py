@@ -23,6 +23,7 @@ ROWS: Final = 200  # that are listed, the dearest; all are in the total
 MOST_LABELS: Final = 8
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,300}")
 REMEMBERED_SECONDS: Final = 60.0  # for which an answer is not asked for again
+REMEMBERED_ANSWERS: Final = 8  # the one that was asked for first goes first; of a month of many pods each has megabytes
 
 
 class CostFacts:
@@ -52,6 +53,8 @@ class CostFacts:
             if (labels, since) not in self._sums:
                 sums = await read_sums(self._client, labels, "", TIMES[since], self._stored)
                 self._sums[labels, since] = self._monotonic(), sums, await read_prices(self._client)
+                if len(self._sums) > REMEMBERED_ANSWERS:
+                    del self._sums[next(iter(self._sums))]
             _, sums, price = self._sums[labels, since]
         uses = sums.uses if spaces is None else of_spaces(sums.uses, spaces, labels[-1])
         rows = cost_rows(uses, price)
