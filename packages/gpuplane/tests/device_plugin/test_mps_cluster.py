@@ -96,6 +96,26 @@ async def test_two_pods_under_mps(running: Any, mounts: bool) -> None:
     assert not (cluster.root("gpu") / "run/nvidia/mps/.ready").exists()
 
 
+async def test_pods_under_mps_of_another_root(running: Any, mounts: bool) -> None:
+    """Daemons, the plugin and pods meet below `devicePlugin.mps.root`, and nothing is left of the default."""
+    cluster = await running(
+        {"gpu": "t4-ubuntu22"},
+        "devicePlugin.config.name=configs",
+        "devicePlugin.config.default=mps",
+        "devicePlugin.mps.root=/srv/mps",
+    )
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "configs"}, "data": config(2)}
+    await cluster.client.create(body, namespace="gpu-operator")
+    await cluster.amounts("gpu", {"nvidia.com/gpu.shared": 2})
+    await cluster.client.create(client("one"), namespace="default")
+    root = cluster.root("gpu")
+    async with asyncio.timeout(60):
+        seen = json.loads(await Host(root).wait_for("seen/one"))
+    pipe = "/mps" if mounts else root / "srv/mps"
+    assert (seen["code"], seen["multiprocessors"], seen["pipe"]) == (0, 20, f"{pipe}/nvidia.com/gpu.shared/pipe")
+    assert (root / "srv/mps/.ready").exists() and not (root / "run/nvidia/mps").exists()
+
+
 def compute_mode(cluster: Any) -> int:
     with (cluster.root("gpu") / "var/lib/simgpu/state").open("rb") as file:
         file.seek(layout.StateLayout.gpus.offset + layout.GpuLayout.compute_mode.offset)

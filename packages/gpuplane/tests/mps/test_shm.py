@@ -36,6 +36,20 @@ assert (bounds.f_blocks * bounds.f_frsize, bounds.f_files) == (1 << 30, 65536)
 unmount(shm)
 """
 
+ROOT = """
+from gpuplane.mps.shm import mount_root, unmount_root
+own, driver = root / "srv/mps", root / "run/nvidia/driver"
+mounted = mount_root(own, driver / "srv/mps")
+(own / "pipe").touch()
+assert mounted and (driver / "srv/mps/pipe").exists()
+assert not mount_root(own, driver / "srv/mps"), "as after a restart"
+unmount_root(driver / "srv/mps")
+assert list((driver / "srv/mps").iterdir()) == [] and (own / "pipe").exists()
+# The default is below a folder that the driver's root has already.
+(root / "run/nvidia/mps").mkdir()
+(driver / "run").symlink_to(root / "run")
+assert not mount_root(root / "run/nvidia/mps", driver / "run/nvidia/mps")
+"""
 PIPE = """
 pipe, victim = root / "run/nvidia/mps/nvidia.com/gpu/pipe", root / "passwd"
 pipe.mkdir(parents=True)
@@ -80,6 +94,10 @@ def check(program: str, root: Path, namespace: tuple[str, ...] = ("unshare", "--
 
 def test_daemons_and_clients_meet_in_a_tmpfs_of_their_own(tmp_path: Path) -> None:
     check(SHARED, tmp_path)
+
+
+def test_a_driver_with_a_root_of_its_own_finds_the_mps_root_at_its_path(tmp_path: Path) -> None:
+    check(ROOT, tmp_path)
 
 
 def test_the_shared_memory_of_clients_is_bounded(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.hardware import find_library
 from gpuplane.mps.control import Control
-from gpuplane.mps.shm import mount_shm, unmount
+from gpuplane.mps.shm import mount_root, mount_shm, unmount, unmount_root
 from gpuplane.operand import OperandContext
 from gpuplane.sharing.mps import MODES, SHM, Daemon, pipe
 from kubekit.errors import KubekitError
@@ -38,6 +38,7 @@ class NodeDaemons:
         self._host = context.host
         self._shm = context.host_root / root.lstrip("/") / SHM
         self._pipes: list[Path] = []
+        self._in_driver_root: Path | None = None  # where the MPS root is mounted for the driver's programs
         self._controls: list[Control] = []
 
     async def start(self, wanted: Sequence[Daemon]) -> None:
@@ -45,6 +46,9 @@ class NodeDaemons:
         self._controls = [self._control(daemon) for daemon in wanted]
         if wanted:
             await self._proved()
+            in_driver_root = self._driver_root / self._root.lstrip("/")
+            if mount_root(self._shm.parent, in_driver_root):
+                self._in_driver_root = in_driver_root
             mount_shm(self._shm, self._context.host_root, self._driver_root)
             self._pipes = [self._context.host_root / pipe(self._root, one.resource).lstrip("/") for one in wanted]
             self._exclude(wanted)
@@ -64,6 +68,9 @@ class NodeDaemons:
         self._restore()
         for directory in (self._shm, *self._pipes):
             unmount(directory)
+        if self._in_driver_root is not None:
+            unmount_root(self._in_driver_root)
+            self._in_driver_root = None
 
     async def _proved(self) -> None:
         """After a boot CUDA is proved again, by a program that is no client of MPS: the GPU has to be free for it."""

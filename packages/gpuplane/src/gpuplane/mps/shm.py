@@ -1,4 +1,4 @@
-"""File systems in memory for what clients of MPS write on a node, bounded in bytes and files.
+"""Mounts for MPS on a node: bounded file systems in memory for what clients write, and the MPS root.
 
 Clients and servers meet in the shared memory, which is /dev/shm to daemons and clients: it must not be the host's own.
 Clients may also write the directory of a daemon's sockets. Its file system is bounded too, and no link in it is
@@ -43,6 +43,25 @@ def mount_shm(directory: Path, host_root: Path, driver_root: Path) -> None:
         _mount(str(directory), target, None, BIND)
 
 
+def mount_root(root: Path, in_driver_root: Path) -> bool:
+    """Make the MPS root what the driver's programs find at its path; return whether that took a mount.
+
+    The mount is in this pod's own mount namespace.
+
+    Programs of a driver with a root of its own find the host's /run/nvidia there, and no other place of the host.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        in_driver_root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        log.warning("no place for the MPS root path=%s: %s", in_driver_root, error.strerror)
+        return False
+    if os.path.samestat(root.stat(), in_driver_root.stat()):
+        return False
+    _mount(str(root), in_driver_root, None, BIND)
+    return os.path.samestat(root.stat(), in_driver_root.stat())
+
+
 def mount_pipe(directory: Path, on_host: Path) -> None:
     """Make `directory` a bounded tmpfs, and empty it.
 
@@ -79,8 +98,12 @@ def _remove(name: str, directory: int) -> None:
 
 def unmount(directory: Path) -> None:
     """Take a tmpfs away; containers that have it keep it until they end."""
-    if not os.path.ismount(directory):
-        return
+    if os.path.ismount(directory):
+        unmount_root(directory)
+
+
+def unmount_root(directory: Path) -> None:
+    """Take away what `mount_root` has mounted. NB: `ismount` does not see a directory of the same file system."""
     try:
         take_away(directory)
     except OSError as error:
