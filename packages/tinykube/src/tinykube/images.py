@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import shutil
 import sys
 import sysconfig
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from kubekit.errors import Terminal
 
+_SHELLS: Final = (("busybox", "sh"), ("bash", "--posix"))
 NATIVE = Path(str(files("tinykube"))) / "_native"
 
 
@@ -134,6 +137,11 @@ class Images:
         return msgspec.structs.replace(found, path=(str(Path(place) / "bin"), *found.path), mapped=place)
 
 
+def ash() -> tuple[str, ...]:
+    """Return the command that is busybox's shell, or the nearest to it that this machine has."""
+    return next((words for words in _SHELLS if shutil.which(words[0])), ("sh",))
+
+
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -146,7 +154,7 @@ def _configured(row: _Row) -> ImageConfig:
     }
 
     def replaced(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(words.get(text, text) for text in texts)
+        return tuple(word for text in texts for word in (ash() if text == "{ash}" else (words.get(text, text),)))
 
     return ImageConfig(
         entrypoint=replaced(row.entrypoint),

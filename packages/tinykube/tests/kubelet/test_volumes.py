@@ -106,4 +106,4 @@ def test_items_choose_and_rename() -> None:
 def test_an_unknown_kind_of_volume_is_said() -> None:
     container = msgspec.convert({"name": "c", "volumeMounts": [{"name": "nfs", "mountPath": "/x"}]}, SpecContainer)
     with pytest.raises(VolumeUnready, match="nfs"):
-        container_mounts(container, {}, {})
+        container_mounts(container, (), {}, {})

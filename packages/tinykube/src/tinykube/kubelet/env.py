@@ -49,6 +49,11 @@ def expand(text: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(one, text)
 
 
+def unknown_names(text: str, known: Mapping[str, str]) -> list[str]:
+    """Return the names in `$(VAR)` that `known` does not have."""
+    return [name for whole, name in _REFERENCE.findall(text) if whole != "$" and name not in known]
+
+
 def environment(pod: KubeletPod, container: SpecContainer, sources: Sources, base: Mapping[str, str]) -> dict[str, str]:
     """All variables of a container; `base` are those of the cluster (KUBERNETES_SERVICE_HOST). Raises ConfigInvalid."""
     env = {"PATH": PATH, "HOSTNAME": pod.spec.hostname or pod.metadata.name, "HOME": "/root", **base}

@@ -28,5 +28,31 @@ class Events:
             about = msgspec.structs.replace(about, field_path=f"spec.{kind}{{{container.name}}}")
         self._recorder.event(about, "Warning" if level == "Warning" else "Normal", reason, message)
 
+    def pulled(self, pod: KubeletPod, container: SpecContainer, *, now: bool) -> None:
+        """The image is there; `now` where this start asked for it."""
+        image = container.image
+        if now:
+            self.note(pod, "Pulling", f'Pulling image "{image}"', container)
+            text = f'Successfully pulled image "{image}" in 0s (0s including waiting). Image size: 0 bytes.'
+            self.note(pod, "Pulled", text, container)
+        else:
+            self.note(pod, "Pulled", f'Container image "{image}" already present on machine', container)
+
+    def not_pulled(self, pod: KubeletPod, container: SpecContainer, why: str, *, again: bool) -> None:
+        """The image cannot be had; `again` after the first try."""
+        if again:
+            self.note(pod, "BackOff", f'Back-off pulling image "{container.image}"', container)
+            self.warn(pod, "Failed", "Error: ImagePullBackOff", container)
+        else:
+            self.note(pod, "Pulling", f'Pulling image "{container.image}"', container)
+            self.warn(pod, "Failed", why, container)
+            self.warn(pod, "Failed", "Error: ErrImagePull", container)
+
+    def backing_off(self, pod: KubeletPod, container: SpecContainer) -> None:
+        """A container that ended waits before its next start."""
+        meta = pod.metadata
+        where = f"{container.name} in pod {meta.name}_{meta.namespace}({meta.uid})"
+        self.warn(pod, "BackOff", f"Back-off restarting failed container {where}", container)
+
     async def aclose(self) -> None:
         await self._recorder.aclose()

@@ -95,6 +95,12 @@ def delay_seconds(crashes: int) -> float:
     return min(FIRST_DELAY_SECONDS * 2.0 ** (crashes - 2), LONGEST_DELAY_SECONDS)
 
 
+def delay_text(crashes: int) -> str:
+    """Return `delay_seconds` as Go writes durations: 40s, 1m20s, 5m0s."""
+    minutes, seconds = divmod(int(delay_seconds(crashes)), 60)
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
 def restarts(pod: KubeletPod, container: SpecContainer, ended: Ended) -> bool:
     """Return whether the restart policy brings a main container back."""
     policy = pod.spec.restart_policy

@@ -17,7 +17,7 @@ from tinykube.kubelet.clock import KubeletClock
 from tinykube.kubelet.containers import ContainerRecord, Launcher
 from tinykube.kubelet.events import Events
 from tinykube.kubelet.objects import Objects
-from tinykube.kubelet.pod import KubeletPod
+from tinykube.kubelet.pod import KubeletPod, SpecContainer
 from tinykube.kubelet.servicenames import ServiceNames
 
 if TYPE_CHECKING:
@@ -70,14 +70,29 @@ class KubeletMachine:
         self.host_ip = host_ip
         self.allocatable: dict[str, str] = {}
         self._ips: dict[str, str] = {}
+        self._pulled: set[str] = set()
         self._admission = asyncio.Lock()
 
     @property
     def runtime_name(self) -> str:
         return self.runtime.name
 
+    @property
+    def hosts(self) -> str:
+        """Return the node's /etc/hosts."""
+        try:
+            return (self.root / "etc/hosts").read_text()
+        except OSError:
+            return "127.0.0.1\tlocalhost\n"
+
     def now(self) -> str:
         return datetime.fromtimestamp(self.clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def pulls(self, container: SpecContainer) -> bool:
+        """Return whether a kubelet would pull the image now: the first time, and always with that policy."""
+        present = container.image in self._pulled
+        self._pulled.add(container.image)
+        return container.image_pull_policy == "Always" or not (present or container.image_pull_policy == "Never")
 
     # -- places ----------------------------------------------------------------------------------------------------
 

@@ -88,12 +88,18 @@ class TCPSocket(Struct):
     host: str = ""
 
 
+class GRPCAction(Struct):
+    port: int
+    service: str = ""
+
+
 class KubeletProbe(Struct):
     """Times in seconds. Exactly one of the handlers is set (the API server validates it)."""
 
     exec: Exec | None = None
     http_get: HTTPGet | None = None
     tcp_socket: TCPSocket | None = None
+    grpc: GRPCAction | None = None
     initial_delay_seconds: int = 0
     timeout_seconds: int = 1
     period_seconds: int = 10
@@ -101,8 +107,16 @@ class KubeletProbe(Struct):
     failure_threshold: int = 3
 
 
+class Sleep(Struct):
+    seconds: int = 0
+
+
 class LifecycleHandler(Struct):
+    """One of them is set. The API has `tcpSocket` too, which kubelets ignore."""
+
     exec: Exec | None = None
+    http_get: HTTPGet | None = None
+    sleep: Sleep | None = None
 
 
 class Lifecycle(Struct):
@@ -258,6 +272,11 @@ class PodResourceClaim(Struct):
     resource_claim_template_name: str = ""
 
 
+class HostAlias(Struct):
+    ip: str
+    hostnames: tuple[str, ...] = ()
+
+
 class KubeletPodSpec(Struct):
     node_name: str = ""
     containers: tuple[SpecContainer, ...] = ()
@@ -272,6 +291,9 @@ class KubeletPodSpec(Struct):
     hostname: str = ""
     host_pid: bool = field(name="hostPID", default=False)
     share_process_namespace: bool = False
+    host_network: bool = False
+    host_aliases: tuple[HostAlias, ...] = ()
+    subdomain: str = ""
     enable_service_links: bool = True
     resource_claims: tuple[PodResourceClaim, ...] = ()
 

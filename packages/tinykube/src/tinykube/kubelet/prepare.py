@@ -21,6 +21,7 @@ from tinykube.kubelet.containers import BindMount, ContainerSpec, Isolation
 from tinykube.kubelet.containers.capabilities import capability_mask
 from tinykube.kubelet.devices import ContainerDevices
 from tinykube.kubelet.env import PATH, ConfigInvalid, Sources, arguments, cluster_env, environment
+from tinykube.kubelet.hosts import hosts_file
 from tinykube.kubelet.machine import KubeletMachine
 from tinykube.kubelet.pod import KubeletPod, SpecContainer, TokenSource
 from tinykube.kubelet.runtimes import CreateFailed
@@ -103,7 +104,10 @@ class Preparation:
             if pod.spec.enable_service_links:
                 base = {**services, **base}
             env = environment(pod, container, sources, base)
-            mounts = [*container_mounts(container, places, env), *self._image_mounts(container, image)]
+            mounts = [
+                *container_mounts(container, pod.spec.volumes, places, env),
+                *self._image_mounts(container, image),
+            ]
         except VolumeUnready as error:
             raise WaitingFor(error.what, "ContainerCreating", event="FailedMount", retry_seconds=2.0) from error
         except ConfigInvalid as error:
@@ -198,7 +202,7 @@ class Preparation:
         message.chmod(0o666)  # whichever user the container is
         hostname = (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
         hosts = home / "etc-hosts"
-        own_lines = f"127.0.0.1\tlocalhost\n{machine.pod_ip(pod.metadata.uid)}\t{hostname}\n"
+        own_lines = hosts_file(pod, machine.pod_ip(pod.metadata.uid), hostname, machine.hosts)
         machine.services.keep(pod.metadata.uid, hosts, pod.metadata.namespace, own_lines)
         own = [BindMount(str(message), container.termination_message_path), BindMount(str(hosts), "/etc/hosts")]
         if machine.launcher.mode.isolation is Isolation.NONE:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tinykube.kubelet.containers import ContainerRecord
+from tinykube.kubelet.grpchealth import grpc_problem
 from tinykube.kubelet.pod import HTTPGet, KubeletProbe, SpecContainer
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ async def _once(worker: PodWorker, container: SpecContainer, record: ContainerRe
         _, writer = await asyncio.open_connection(probe.tcp_socket.host or address, port)
         writer.close()
         return ""
+    if probe.grpc is not None:
+        return await grpc_problem(address, probe.grpc.port, probe.grpc.service, probe.timeout_seconds)
     return "the probe has no handler"
 
 

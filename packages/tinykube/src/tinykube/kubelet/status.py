@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tinykube.images import image_id
-from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan
+from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan, delay_text
 from tinykube.kubelet.pod import KubeletPod, SpecContainer
 
 
@@ -36,8 +36,10 @@ def pod_status(
     """
     phase = _phase(pod, seen, plan)
     waits_as = "ContainerCreating" if plan.initialized or not pod.spec.init_containers else "PodInitializing"
-    main = [_container_status(c, seen, plan, runtime, waits_as) for c in pod.spec.containers]
-    init = [_container_status(c, seen, plan, runtime, "PodInitializing", init=True) for c in pod.spec.init_containers]
+    main = [_container_status(pod, c, seen, plan, runtime, waits_as) for c in pod.spec.containers]
+    init = [
+        _container_status(pod, c, seen, plan, runtime, "PodInitializing", init=True) for c in pod.spec.init_containers
+    ]
     for one in main:
         if one["name"] in resources:
             one["allocatedResourcesStatus"] = resources[one["name"]]
@@ -86,6 +88,7 @@ def _terminated(ended: Ended, runtime: str) -> dict[str, Any]:
 
 
 def _container_status(
+    pod: KubeletPod,
     container: SpecContainer,
     seen: Mapping[str, ObservedContainer],
     plan: PodPlan,
@@ -102,7 +105,7 @@ def _container_status(
         "restartCount": state.attempt,
         "ready": _ready(container, state, init=init),
         "started": state.running and state.started,
-        "state": _state(container, state, plan, runtime, waits_as),
+        "state": _state(pod, container, state, plan, runtime, waits_as),
         "lastState": {},
     }
     if state.id:
@@ -122,7 +125,7 @@ def _ready(container: SpecContainer, state: ObservedContainer, *, init: bool) ->
 
 
 def _state(
-    container: SpecContainer, state: ObservedContainer, plan: PodPlan, runtime: str, waits_as: str
+    pod: KubeletPod, container: SpecContainer, state: ObservedContainer, plan: PodPlan, runtime: str, waits_as: str
 ) -> dict[str, Any]:
     if state.started_at is not None:
         return {"running": {"startedAt": stamp(state.started_at)}}
@@ -130,7 +133,9 @@ def _state(
         reason, message = state.waiting
         return {"waiting": {"reason": reason, **({"message": message} if message else {})}}
     if container.name in plan.backing_off:
-        return {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}}
+        name = f"{pod.metadata.name}_{pod.metadata.namespace}({pod.metadata.uid})"
+        text = f"back-off {delay_text(state.crashes)} restarting failed container={container.name} pod={name}"
+        return {"waiting": {"reason": "CrashLoopBackOff", "message": text}}
     if state.ended is not None:
         return _terminated(state.ended, runtime)
     return {"waiting": {"reason": waits_as}}

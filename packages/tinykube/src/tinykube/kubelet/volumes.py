@@ -9,14 +9,14 @@ Invariants:
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from kubekit.errors import Retryable
 from tinykube.kubelet.containers import BindMount
-from tinykube.kubelet.env import Sources, expand, field_value, resource_value
+from tinykube.kubelet.env import ConfigInvalid, Sources, expand, field_value, resource_value, unknown_names
 from tinykube.kubelet.pod import (
     DownwardVolume,
     HostPath,
@@ -26,6 +26,7 @@ from tinykube.kubelet.pod import (
     Projection,
     SpecContainer,
     TokenSource,
+    VolumeMount,
 )
 
 
@@ -224,18 +225,39 @@ def needed_objects(pod: KubeletPod) -> tuple[set[str], set[str], set[TokenSource
     return maps - {""}, secrets - {""}, tokens
 
 
-def container_mounts(container: SpecContainer, places: Mapping[str, Path], env: Mapping[str, str]) -> list[BindMount]:
-    """The mounts of a container; `places` says where each volume lies. Raises VolumeUnready for an unknown volume."""
+def container_mounts(
+    container: SpecContainer, volumes: Iterable[KubeletVolume], places: Mapping[str, Path], env: Mapping[str, str]
+) -> list[BindMount]:
+    """The mounts of a container; `places` says where each volume lies. Volumes made of API objects are read-only.
+
+    Raises VolumeUnready for an unknown volume, ConfigInvalid for a path that leads out of its volume.
+    """
+    fixed = {v.name for v in volumes if v.config_map or v.secret or v.projected or v.downward_api}
     mounts = []
     for mount in container.volume_mounts:
         place = places.get(mount.name)
         if place is None:
             raise VolumeUnready(f'volume "{mount.name}" is of a kind that simulated nodes do not have')
-        sub = expand(mount.sub_path_expr, env) if mount.sub_path_expr else mount.sub_path
+        sub = _sub_path(mount, env)
         if sub:
             inside = inside_root(place, sub)
             if not inside.exists():
                 inside.mkdir(parents=True, exist_ok=True)
             place = inside
-        mounts.append(BindMount(str(place), mount.mount_path, mount.read_only))
+        mounts.append(BindMount(str(place), mount.mount_path, mount.read_only or mount.name in fixed))
     return mounts
+
+
+def _sub_path(mount: VolumeMount, env: Mapping[str, str]) -> str:
+    if not mount.sub_path_expr:
+        return mount.sub_path
+    if missing := unknown_names(mount.sub_path_expr, env):
+        raise ConfigInvalid(f'missing value for "{missing[0]}"', where=f"volumeMount {mount.name}")
+    path = expand(mount.sub_path_expr, env)
+    if path.startswith("/"):
+        raise ConfigInvalid(f"error SubPath `{path}` must not be an absolute path", where=f"volumeMount {mount.name}")
+    if ".." in path.split("/"):
+        raise ConfigInvalid(
+            f"unable to provision SubPath `{path}`: must not contain '..'", where=f"volumeMount {mount.name}"
+        )
+    return path

@@ -27,10 +27,11 @@ from kubekit.kube import ApiError, Conflict, NotFound
 from kubekit.kube.tasks import first_of
 from tinykube.kubelet.containers import ContainerRecord, ProgramMissing, StartFailed, fit, remove_tree
 from tinykube.kubelet.containers.records import handles_sigterm, is_running, signal_container
+from tinykube.kubelet.hooks import run_hook
 from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan, Stop, decide
 from tinykube.kubelet.logs import last_lines
 from tinykube.kubelet.machine import KubeletMachine
-from tinykube.kubelet.pod import KubeletPod, SpecContainer, all_containers
+from tinykube.kubelet.pod import KubeletPod, LifecycleHandler, SpecContainer, all_containers
 from tinykube.kubelet.prepare import Preparation, WaitingFor
 from tinykube.kubelet.probes import watch_probes
 from tinykube.kubelet.rejected import PodRejected
@@ -57,6 +58,7 @@ class PodWorker:
         self._written: dict[str, Any] | None = None
         self._failure: tuple[str, str] | None = None
         self._gone = False
+        self._waits: set[str] = set()  # ids of the containers whose back-off has an event
         self.known = False  # whether its turn to be admitted has come: before that, a kubelet does not list it
         self._preparation = Preparation(machine, pod)
         machine.keep_ip(pod)
@@ -103,6 +105,7 @@ class PodWorker:
             self._stop(stop)
         for name in plan.start:
             await self._start(name)
+        self._note_waits(plan)
         if plan.start or plan.stop:
             plan = self._decide(self.machine.clock.time())
         if plan.finished is not None:
@@ -133,6 +136,7 @@ class PodWorker:
         deadline = pod.spec.active_deadline_seconds
         if deadline is not None and self._failure is None and now >= self._begun + deadline:
             self._failure = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+            self.machine.events.note(pod, *self._failure)
         plan = decide(pod, self.seen, now, evicted=self._failure is not None or self._gone)
         if deadline is not None and self._failure is None:
             at = self._begun + deadline
@@ -140,6 +144,14 @@ class PodWorker:
         if plan.finished is not None and pod.status.ended and not self._gone:
             plan = msgspec.structs.replace(plan, finished=Phase(pod.status.phase))  # a final phase never changes
         return plan
+
+    def _note_waits(self, plan: PodPlan) -> None:
+        """An event for each end of a container that its back-off follows."""
+        for name in plan.backing_off:
+            container, ended = self._container(name), self.seen[name].ended
+            if container is not None and ended is not None and ended.id not in self._waits:
+                self._waits.add(ended.id)
+                self.machine.events.backing_off(self.pod, container)
 
     async def _wait(self, seconds: float | None) -> None:
         if seconds is None:
@@ -221,15 +233,15 @@ class PodWorker:
             spec = await self._preparation.container(container, attempt)
         except WaitingFor as waiting:
             reason = waiting.later_reason if before.waiting is not None else waiting.reason
-            if before.waiting is None or before.waiting[1] != waiting.what:
+            if waiting.later_reason == "ImagePullBackOff":
+                machine.events.not_pulled(self.pod, container, waiting.what, again=before.waiting is not None)
+            elif before.waiting is None or before.waiting[1] != waiting.what:
                 machine.events.warn(self.pod, waiting.event, waiting.what, container)
             self.seen[name] = msgspec.structs.replace(
                 before, waiting=(reason, waiting.what), retry_at=now + waiting.retry_seconds
             )
             return
-        machine.events.note(
-            self.pod, "Pulled", f'Container image "{container.image}" already present on machine', container
-        )
+        machine.events.pulled(self.pod, container, now=machine.pulls(container))
         machine.events.note(self.pod, "Created", f"Created container: {name}", container)
         if not container.command and machine.images.find(container.image).stand_in:
             text = f"Container {name} serves nothing: {machine.images.missing(container.image)}"
@@ -264,17 +276,15 @@ class PodWorker:
         )
         self._spawn(f"wait {name}", self._await_end(record))
         self._spawn(f"probe {name}", watch_probes(self, container, record))
-        if container.lifecycle.post_start is not None and container.lifecycle.post_start.exec is not None:
-            self._spawn(
-                f"hook {name}", self._post_start(container, record, container.lifecycle.post_start.exec.command)
-            )
+        if container.lifecycle.post_start is not None:
+            self._spawn(f"hook {name}", self._post_start(container, record, container.lifecycle.post_start))
         if "volumes" not in self._tasks:
             self._spawn("volumes", self._keep_volumes())
 
-    async def _post_start(self, container: SpecContainer, record: ContainerRecord, command: tuple[str, ...]) -> None:
-        code, output = await self.machine.run_inside(record, command)
-        if code != 0:
-            text = f"PostStartHook of {container.name} failed with {code}: {output.strip()}"
+    async def _post_start(self, container: SpecContainer, record: ContainerRecord, hook: LifecycleHandler) -> None:
+        problem = await run_hook(self.machine, self.pod, container, record, hook)
+        if problem:
+            text = f"PostStartHook of {container.name} failed: {problem}"
             self.machine.events.warn(self.pod, "FailedPostStartHook", text, container)
             self.note_probe(container.name, unhealthy="FailedPostStartHook")
 
@@ -347,10 +357,10 @@ class PodWorker:
         clock = self.machine.clock
         ends = clock.time() + grace
         if container is not None and container.lifecycle.pre_stop is not None and grace > 0:
-            hook = container.lifecycle.pre_stop
-            if hook.exec is not None:
-                with contextlib.suppress(TimeoutError, OSError):
-                    await asyncio.wait_for(self.machine.run_inside(record, hook.exec.command), grace)
+            hook = run_hook(self.machine, self.pod, container, record, container.lifecycle.pre_stop)
+            if problem := await self._within(hook, grace):
+                text = f"PreStopHook of {container.name} failed: {problem}"
+                self.machine.events.warn(self.pod, "FailedPreStopHook", text, container)
         if grace > 0 and is_running(record) and not handles_sigterm(record.pid):
             text = (
                 f"Container {record.name} ends at once: process 1 of a container gets SIGTERM only if it handles it. "
@@ -361,6 +371,19 @@ class PodWorker:
         await clock.sleep(max(ends - clock.time(), 0))
         if is_running(record):
             signal_container(record, signal.SIGKILL)
+
+    async def _within(self, hook: Coroutine[Any, Any, str], seconds: float) -> str:
+        """Return the error of a hook that may take so long."""
+        task = asyncio.ensure_future(hook)
+        try:
+            if await first_of(task, self.machine.clock.sleep(seconds)) == 1:
+                return f"it did not end within the grace period of {seconds:g} s"
+            return await task
+        except OSError as error:
+            return str(error)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     # -- what the probes say (see probes.py) -----------------------------------------------------------------------
 
