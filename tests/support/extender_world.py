@@ -254,10 +254,13 @@ async def extender(
     chosen: Chosen | None = None,
     scheduler_name: str = "",
     moves: MoveLimits = MoveLimits(),  # noqa: B008 - frozen
+    namespace: str = "default",
 ) -> AsyncIterator[Running]:
     clock = SystemClock()
     recorder = EventRecorder(client, "gpuplane-scheduler", clock=clock)
-    leader = Leader(client, recorder, chosen or Chosen(), clock, time.time_ns, scheduler_name, moves)
+    leader = Leader(
+        client, recorder, chosen or Chosen(), clock, time.time_ns, scheduler_name, moves, namespace=namespace
+    )
     face = Extender(Forwarder(), lambda: "")
     ready = asyncio.Event()
 

@@ -19,7 +19,7 @@ import msgspec
 
 from gpuplane.api.pod_groups import PluginPodGroup, WorkloadPodGroup
 from kubekit.api.core import Event, Pod
-from kubekit.kube import Conflict, NotFound, ServerError, Unreachable
+from kubekit.kube import AlreadyExists, Conflict, NotFound, ServerError, Unreachable
 from kubekit.kube.codec import ListPage
 from kubekit.kube.watch import EventType
 from kubekit.kube.watch import WatchEvent as WatchEvent
@@ -159,7 +159,13 @@ class FakeApi:
                 raise Conflict(f"another {field}")
         annotations = {**known["metadata"].get("annotations", {}), **meta.get("annotations", {})}
         kept = {name: value for name, value in annotations.items() if value is not None}
-        return self.put(plural, {**known, "metadata": {**known["metadata"], "annotations": kept}})
+        data = {"data": {**known.get("data", {}), **patch["data"]}} if "data" in patch else {}
+        return self.put(plural, {**known, **data, "metadata": {**known["metadata"], "annotations": kept}})
+
+    def create(self, plural: str, obj: dict[str, Any]) -> dict[str, Any]:
+        if f"{obj['metadata']['namespace']}/{obj['metadata']['name']}" in self.objects[plural]:
+            raise AlreadyExists("it is there")
+        return self.put(plural, obj)
 
     def patch_status(self, key: str, patch: dict[str, Any]) -> dict[str, Any]:
         """A strategic patch of a pod's conditions, and a merge of the rest of its status."""
@@ -181,7 +187,7 @@ class FakeApi:
 
 
 def _quietly(do: Callable[[], Any]) -> None:
-    with contextlib.suppress(NotFound, Conflict):
+    with contextlib.suppress(NotFound, Conflict, AlreadyExists):
         do()
 
 
@@ -217,12 +223,12 @@ class FakeClient:
     ) -> AsyncGenerator[WatchEvent[Any], None]:
         queue: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.api._watchers.append((table(kind), queue))
-        seen = int(resource_version)
+        seen, (_, _, name) = int(resource_version), fields.partition("metadata.name=")
 
         async def follow() -> AsyncGenerator[WatchEvent[Any], None]:
             while True:
                 change, obj = await queue.get()
-                if int(obj["metadata"]["resourceVersion"]) > seen:
+                if int(obj["metadata"]["resourceVersion"]) > seen and name in ("", obj["metadata"]["name"]):
                     found = msgspec.convert(obj, kind, strict=False)
                     yield WatchEvent(EventType(change), found, found.metadata.resource_version)
 
@@ -258,7 +264,9 @@ class FakeClient:
         key = f"{namespace}/{name}" if namespace else name
         if subresource == "status":
             return await self.api.write(lambda: self.api.patch_status(key, patch))
-        return await self.api.write(lambda: self.api.patch(table(kind), key, patch))
+        return msgspec.convert(
+            await self.api.write(lambda: self.api.patch(table(kind), key, patch)), kind, strict=False
+        )
 
     async def delete(self, kind: Any, name: str, namespace: str, uid: str) -> None:
         def remove() -> None:
@@ -272,8 +280,11 @@ class FakeClient:
         await self.api.write(remove)
 
     async def create(self, obj: Any, **_: Any) -> Any:
-        assert isinstance(obj, Event)
-        return obj
+        if isinstance(obj, Event):
+            return obj
+        made = msgspec.to_builtins(obj)
+        stored = await self.api.write(lambda: self.api.create(table(type(obj)), made))
+        return msgspec.convert(stored, type(obj), strict=False)
 
 
 def pod_of(obj: dict[str, Any]) -> Pod:

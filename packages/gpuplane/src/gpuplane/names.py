@@ -73,6 +73,9 @@ MOVABLE_ANNOTATION: Final = "gpuplane.dev/movable"  # "true", by the pod's autho
 MOVE_ANNOTATION: Final = "gpuplane.dev/move"  # on a pod that is to be moved: where to, for what, until when, as JSON
 # On a replacement, written by its Binding: when the pods were evicted that it follows, in the last hour, with commas.
 MOVED_ANNOTATION: Final = "gpuplane.dev/moved-at"
+# In the operator's namespace, by the scheduler that leads: the moves under way, and those of the last hour.
+MOVES_CONFIGMAP: Final = "gpuplane-moves"
+MOVES_KEY: Final = "moves"  # its only key: a list in JSON
 
 # -- queues --------------------------------------------------------------------------------------------------------
 # On a pod, written by its Binding where there are queues: the LocalQueue that its label named then; empty for none.

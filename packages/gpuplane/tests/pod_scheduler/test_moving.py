@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from gpuplane import names
 from gpuplane.scheduler.defrag.limits import MoveLimits
 from gpuplane.scheduler.pods.movable import MoveOrder, order_text
 from gpuplane.sharing import of_pod
-from kubekit.api.core import Event, Pod
+from kubekit.api.core import ConfigMap, Event, Pod
 from kubekit.api.raw import RawBudget
 from tests.support.extender_world import Running, World, extender, gpu_pod
 from tests.support.replaced_pods import Workloads, workloads
@@ -192,12 +193,13 @@ async def test_an_order_that_is_not_proved_is_refused(
 
 
 async def test_orders_beyond_the_budget_wait(cluster: World, sets: Workloads) -> None:
-    """Two an hour, of which a new leader counts one for its predecessor: one move is made, the other waits."""
+    """One an hour: one move is made, the other waits, also where another scheduler starts."""
     await cluster.node("n1", 4)
     for at, name in enumerate("abcd"):
         await sets.place(name, 30, "n1", at)
     await running_pods(cluster, 4)
-    async with extender(cluster.client, scheduler_name=names.SCHEDULER_NAME, moves=MoveLimits(per_hour=2)) as running:
+    limits = MoveLimits(per_hour=1)
+    async with extender(cluster.client, scheduler_name=names.SCHEDULER_NAME, moves=limits) as running:
         await order(cluster, "a", "n1", 1)
         assert running.leader.pods is not None
         mover = running.leader.pods.mover
@@ -206,6 +208,20 @@ async def test_orders_beyond_the_budget_wait(cluster: World, sets: Workloads) ->
         await cluster.pod(ours(gpu_pod("later", (30, 0))))
         await bound(cluster, "later")  # the watch has delivered the order before
         assert (mover.moved, len(sets.deleted), mover.budget.left(mover.unix_now())) == (1, 1, 0)
+        await until(lambda: recorded(cluster, ended=1))
+    async with extender(cluster.client, scheduler_name=names.SCHEDULER_NAME, moves=limits) as running:
+        assert running.leader.pods is not None
+        mover = running.leader.pods.mover
+        await cluster.pod(ours(gpu_pod("last", (30, 0))))
+        await bound(cluster, "last")
+        assert (mover.moved, len(sets.deleted), mover.budget.left(mover.unix_now())) == (0, 1, 0)
+
+
+async def recorded(cluster: World, ended: int = 0) -> bool:
+    """Whether so many moves are recorded, all of which have ended."""
+    stored = await cluster.client.get(ConfigMap, names.MOVES_CONFIGMAP, "default")
+    records = json.loads(stored.data[names.MOVES_KEY] or "[]")
+    return len(records) == ended and all(one.get("ended") for one in records)
 
 
 async def test_a_scheduler_that_starts_again_holds_the_place_of_a_pod_that_leaves(

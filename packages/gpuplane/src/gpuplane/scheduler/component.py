@@ -114,7 +114,9 @@ async def _serve(options: Namespace, own: Client, client: Fenced, tls: ReplicaTl
         recorder = EventRecorder(client, _AGENT, instance=who, clock=clock)
         pod = os.environ.get("POD_NAME", "")
         standby = Standby(
-            lambda: Leader(client, recorder, chosen, clock, time.time_ns, options.scheduler_name, moves),
+            lambda: Leader(
+                client, recorder, chosen, clock, time.time_ns, options.scheduler_name, moves, namespace=namespace
+            ),
             own_pod(client, pod, namespace, who) if pod else None,
         )
         try:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from gpuplane import names
 from gpuplane.scheduler.binding import POST_SECONDS, Binder
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.defrag.limits import MoveLimits
@@ -43,6 +44,7 @@ class Leader:
         now_ns: the wall clock.
         scheduler_name: pods that name it in `spec.schedulerName` are scheduled; none without a name.
         moves: what moves of pods are allowed.
+        namespace: where they are recorded.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Leader:
         now_ns: Callable[[], int],
         scheduler_name: str = "",
         moves: MoveLimits = MoveLimits(),  # noqa: B008 - it is frozen
+        namespace: str = names.OPERATOR_NAMESPACE,
     ) -> None:
         self._clock = clock
         self._recorder = recorder
@@ -93,6 +96,7 @@ class Leader:
                 filtering=self.filtering,
                 policies=self.policies,
                 moves=moves,
+                namespace=namespace,
             )
 
     def _filtering(self, policies: Policies) -> Filtering:
@@ -159,6 +163,9 @@ class Leader:
                 self.policies.seen(pod.request)
             self.policies.of(Request())
             await self._learn()
+            if self.pods is not None:
+                # Before the first decision, the extender's included: no other pod gets the places of moves under way.
+                await self.pods.mover.recover()
             self.annotator.adopt()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.requeuer.run(self.filtering))

@@ -64,6 +64,8 @@ class Defragmenter:
     async def _look(self) -> float:
         """Carry out a plan if there is one; return in how many seconds to look again, 0.0 for at the next event."""
         now, limits = self._mover.unix_now(), self._mover.limits
+        if self._mover.budget.under_way >= limits.at_once:
+            return 0.0  # the end of a move wakes it
         if wait := self._mover.budget.next_free(now):
             return wait
         pods = [pod for pod in self._cluster.pods.items() if isinstance(pod, ScheduledPod)]
@@ -93,7 +95,7 @@ class Defragmenter:
             if not pod.ours or pod.info is None or pod.info.terminating or pod.gang is not None:
                 continue
             waits = pod.said[0] == "Unschedulable" and not self._model.fair.refuses(pod.info)
-            if waits and pod.metadata.uid not in self._failed:
+            if waits and pod.metadata.uid not in self._failed and not self._mover.cools_down(pod.metadata.uid):
                 yield pod
 
     async def _found(self, pod: ScheduledPod, movable: dict[str, list[ScheduledPod]], most: int) -> MovePlan | None:
@@ -117,12 +119,13 @@ class Defragmenter:
             rest = MovePlan(plan.moves[at:], plan.node, pod)
             try:
                 why = "" if self._search.prove(rest) else "the plan does not hold any more"
-                why = why or self._mover.begin(move, self._mover.limits.hold_seconds, pod)
+                why = why or self._mover.begin(move, self._mover.limits.hold_seconds, pod, len(plan.moves) - at - 1)
             except Retryable as error:
                 why = str(error)
             if why:
                 log.info("plan ended pod=%s move=%s: %s", pod.shown, move.pod.shown, why)
                 self._failed[pod.metadata.uid] = self._mover.unix_now()
+                self._mover.plan_ended(pod.metadata.uid)
                 return
             failed = self._mover.failed
             while self._mover.is_moving(move.pod.metadata.uid):

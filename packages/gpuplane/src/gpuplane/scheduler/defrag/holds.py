@@ -1,7 +1,7 @@
 """Places that are reserved for pods that do not exist yet: the replacements of pods that are being moved.
 
 A hold is in the ledger and in the cache, so that neither this scheduler nor the extender gives the place away. It is
-in memory only: a process that starts again holds nothing for pods that its predecessor evicted.
+in memory; a new leader makes it again from the record of the move (`records`).
 
 Invariants:
 

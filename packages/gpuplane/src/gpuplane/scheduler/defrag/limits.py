@@ -1,8 +1,6 @@
 """The budgets of moves: how many at once, and how many in an hour. Pure.
 
-The times of earlier moves stand on the pods that replaced the moved ones, written by their Bindings. So a scheduler
-that starts again knows the moves of the one before it, but for those that were under way when it ended: it counts as
-many as may be under way at once. It does not know moves whose replacements have gone since.
+The moves of earlier leaders are read from their `records`, so a change of the leader frees no budget.
 """
 
 from __future__ import annotations
@@ -46,9 +44,9 @@ class MoveBudget:
         self._times: list[float] = []
         self.under_way = 0
 
-    def recover(self, times: Iterable[float], now: float) -> None:
-        """Count the moves of earlier processes; those that were under way have left no time."""
-        self._times += [*times, *[now] * self._limits.at_once]
+    def recover(self, times: Iterable[float]) -> None:
+        """Count the moves of earlier leaders that have ended."""
+        self._times += times
 
     def left(self, now: float) -> int:
         """Return how many moves may begin now, without those that have to wait for others to end."""

@@ -3,20 +3,22 @@
 1. The move is proved on the cluster as it is now, and checked against rules and budgets.
 2. The place of the replacement is reserved (`holds`), and the pod that waits for the room is nominated to its node, so
    that no pod of lower or equal priority gets it in between. Nothing waits between the first two steps.
-3. The pod is evicted by the Eviction API, so the API server holds disruption budgets. A refusal is tried again.
-4. The replacement gets the place as soon as it waits; its Binding records the move.
-5. The move ends when the pod is gone and its replacement is bound, or at the end of its time. Then nothing is held.
+3. The move is recorded (`records`), with the pod.
+4. The pod is evicted by the Eviction API, so the API server holds disruption budgets. A refusal is tried again.
+5. The replacement gets the place as soon as it waits; its Binding has the time of the move.
+6. The move ends when the pod is gone and its replacement is bound, or at the end of its time. Then nothing is held.
 
 A move is ordered by the annotation `gpuplane.dev/move` of a pod (`gpuplane defrag` writes it), or by `automatic`. An
-annotation is not removed: it has an end. All state is in memory, so a process that starts again holds nothing. It
-follows annotations that are still due. An eviction names the pod's uid, so no pod is evicted twice.
+annotation is not removed: it has an end. A new leader reserves the places of the recorded moves before any pod is
+decided, and goes on with each. It evicts a pod only if the move is proved again; otherwise it holds the place for as
+long as an eviction of its predecessor may be carried out. An eviction names the pod's uid, so no pod is evicted twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -25,14 +27,17 @@ from gpuplane import names
 from gpuplane.api.upgrade import unix_time
 from gpuplane.scheduler.cluster import Cluster
 from gpuplane.scheduler.defrag.candidates import MoveRules, reason_to_stay
-from gpuplane.scheduler.defrag.holds import Holds, ReservedPlace, hold_for
+from gpuplane.scheduler.defrag.holds import Holds, hold_for
 from gpuplane.scheduler.defrag.limits import EVICTION_SECONDS, HOUR, MoveBudget, MoveLimits
+from gpuplane.scheduler.defrag.records import MoveRecord, MoveRecords, recorded_pod
 from gpuplane.scheduler.defrag.search import Move, MoveSearch
+from gpuplane.scheduler.defrag.under_way import MoveUnderWay, pod_of_record, replacements
 from gpuplane.scheduler.pods.model import PodModel
 from gpuplane.scheduler.pods.movable import MoveOrder, move_times
 from gpuplane.scheduler.pods.objects import ScheduledPod
 from kubekit.api.core import ObjectReference, Pod
-from kubekit.errors import KubekitError, Retryable
+from kubekit.api.raw import RawPod
+from kubekit.errors import KubekitError, Retryable, Terminal
 from kubekit.kube import Client, Clock, Conflict, EventRecorder, NotFound
 from kubekit.kube.errors import TooManyRequests
 from kubekit.scheduling.podinfo import PodInfo
@@ -41,40 +46,16 @@ from kubekit.scheduling.queue import ClusterEvent
 
 log = logging.getLogger("gpuplane.scheduler")
 AGAIN_SECONDS: Final = 5.0  # until an eviction is tried again that a disruption budget refused
+READ_SECONDS: Final = 5.0
 LONGEST_SECONDS: Final = 600.0  # for which a place is held, whatever an order says
 MOVED, NOT_MOVED = "Moved", "NotMoved"  # reasons of events
-
-
-class MoveUnderWay(msgspec.Struct):
-    """A move from its reservation to its end. `deadline` is of the monotonic clock; `began`, and the time at which the
-    budget counts it, are Unix time.
-    """
-
-    hold: ReservedPlace
-    began: float
-    counted: float
-    deadline: float
-    room_for: str = ""  # namespace/name of the pod that waits for the room
-    evicted_at: str = ""
-    evicting: bool = False  # an eviction was sent, and may be carried out
-    gone: bool = False
-    bound: bool = False
-    recorded: bool = False  # the replacement has the annotation
-    over: bool = False
-
-    @property
-    def pod(self) -> ScheduledPod:
-        return self.hold.move.pod
-
-    @property
-    def done(self) -> bool:
-        return self.gone and self.bound
 
 
 class Mover:
     """
     Args:
         budgets: returns the disruption budgets.
+        records: where the moves are recorded.
         start: runs a task until the scheduler ends.
     """
 
@@ -90,6 +71,7 @@ class Mover:
         holds: Holds,
         limits: MoveLimits,
         budgets: Callable[[], list[Budget]],
+        records: MoveRecords,
         start: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         self.limits = limits
@@ -105,11 +87,11 @@ class Mover:
         self._search = search
         self._holds = holds
         self.read_budgets = budgets
+        self._records = records
         self._start = start
         self._moves: dict[str, MoveUnderWay] = {}  # by the uid of the pod that is moved
         self._orders: dict[str, ScheduledPod] = {}  # by uid: pods to move when the budget allows it
         self._refused: set[tuple[str, MoveOrder]] = set()
-        self._unrecorded: list[MoveUnderWay] = []  # ended, and no pod says so yet
         self._running = False
         self._wake = asyncio.Event()
         cluster.pods.add_handler(self._changed)
@@ -135,14 +117,19 @@ class Mover:
         """Return the annotation that records a move, for the Binding of a pod that may be a replacement."""
         now, hold = self.unix_now(), self._holds.of(pod)
         move = self._moves.get(hold.move.pod.metadata.uid) if hold is not None else None
-        if move is None and pod.owner:
-            # Its place was given up before it came.
-            self._unrecorded = [one for one in self._unrecorded if one.counted > now - HOUR]
-            move = next((one for one in self._unrecorded if one.pod.owner == pod.owner), None)
-        if move is None or not move.evicting:
+        # Without a hold its place may have been given up before it came.
+        record = move.record() if move is not None else next(self._unrecorded(pod.owner), None)
+        if record is None or not record.evicted:
             return {}
-        earlier = [text for text in move.pod.moved_at.split(",") if text and (unix_time(text) or 0.0) > now - HOUR]
-        return {names.MOVED_ANNOTATION: ",".join((*earlier, move.evicted_at or self._now_text()))}
+        earlier = [text for text in record.moved_at.split(",") if text and (unix_time(text) or 0.0) > now - HOUR]
+        return {names.MOVED_ANNOTATION: ",".join((*earlier, record.evicted_at or self._now_text()))}
+
+    def _unrecorded(self, owner: str) -> Iterator[MoveRecord]:
+        """Yield the moves of the last hour that ended without a replacement, of pods of this controller."""
+        since = self.unix_now() - HOUR
+        for one in self._records:
+            if owner and one.owner == owner and one.ended and not one.recorded and one.counted > since:
+                yield one
 
     def not_placed(self, uid: str) -> None:
         """Hold the place again of a pod that was not bound to it."""
@@ -150,26 +137,71 @@ class Mover:
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
-    def recover(self) -> None:
-        """Learn the moves of the last hour, and follow orders; called once, when the cluster is known."""
+    async def recover(self) -> None:
+        """Go on with the moves of earlier leaders, and follow orders; called once, before any pod is decided."""
+        known = await self._records.take_over()
         now = self.unix_now()
         pods = [pod for pod in self._cluster.pods.items() if isinstance(pod, ScheduledPod)]
-        times = [time for pod in pods for time in move_times(pod.moved_at)]
-        self.budget.recover([time for time in times if time > now - HOUR], now)
+        if known:
+            self.budget.recover(one.counted for one in self._records if one.ended and one.evicted)
+        else:  # the records were deleted
+            times = [time for pod in pods for time in move_times(pod.moved_at)]
+            self.budget.recover(time for time in times if time > now - HOUR)
         self._running = True
+        under_way = [one for one in self._records if not one.ended]
+        bound = replacements(under_way, pods)
+        for record in under_way:
+            self._go_on(record, bound.get(record.uid))
         for pod in pods:
             self._ordered(pod)
+
+    def _go_on(self, record: MoveRecord, replacement: ScheduledPod | None) -> None:
+        """Go on with a move of an earlier leader."""
+        now, pod = self.unix_now(), pod_of_record(record)
+        if pod is None:
+            ended = msgspec.structs.replace(record, pod={}, ended=now, counted=now, evicted=True, failed=True)
+            self._records.put(ended)
+            self.budget.recover((now,))
+            log.warning("move ended, since its record cannot be read pod=%s", record.uid)
+            return
+        move, left = Move(pod, record.node, record.given), max(0.0, record.until - now)
+        begun = MoveUnderWay(hold_for(move), record.began, now, record.until, self._clock.now() + left)
+        begun.manifest, begun.stored, begun.evicting, begun.rest = record.pod, True, True, record.rest
+        begun.bound = begun.recorded = replacement is not None
+        try:
+            if not begun.bound and left:
+                if not self._is_leaving(begun) and (why := self._why_not_now(move, now)):
+                    begun.why, begun.evicts_until = why, self._clock.now() + EVICTION_SECONDS
+                self._holds.begin(begun.hold)
+        except Retryable as error:
+            begun.why, begun.over = str(error), True
+        self.budget.begin(now)
+        self._begin(begun, self._waiting_for(record) if left else None)
+
+    def _why_not_now(self, move: Move, now: float) -> str:
+        """Return why the pod of a recorded move is not evicted now."""
+        known = self._model.pod(move.pod.shown)
+        try:
+            return "the pod is gone" if known is None else self._why_not(known, move, now)
+        except Retryable as error:
+            return str(error)
+
+    def _waiting_for(self, record: MoveRecord) -> ScheduledPod | None:
+        """Return the pod that waits for the room of a recorded move, if it still waits."""
+        pod = self._model.pod(record.room_for) if record.room_for else None
+        return pod if pod is not None and pod.ours and pod.metadata.uid == record.room_uid else None
 
     def unix_now(self) -> float:
         """Return the wall clock in seconds."""
         return unix_time(self._clock.wall()) or 0.0
 
-    def begin(self, move: Move, seconds: float, room_for: ScheduledPod | None = None) -> str:
+    def begin(self, move: Move, seconds: float, room_for: ScheduledPod | None = None, rest: int = -1) -> str:
         """Reserve the place of a move and carry the move out; return why not, empty if it began.
 
         Args:
             seconds: the longest time for which the place is held.
             room_for: a pod that waits for the room on the node that the pod leaves.
+            rest: moves of the same plan that follow; -1 for a move that was ordered.
         """
         now, pod = self.unix_now(), move.pod
         known = self._model.pod(pod.shown)
@@ -177,11 +209,13 @@ class Mover:
             return "the pod is gone"
         if pod.metadata.uid in self._moves:
             return "it is being moved already"
+        if self._records.why_not:
+            return self._records.why_not
+        if not self.budget.may_begin(now):
+            return "the budget of moves is used up"
         hold = hold_for(move)
-        # A scheduler that starts again follows the order of a pod that was evicted, and only holds the place.
-        leaves = known.order is not None and known.info is not None and known.info.terminating
         try:
-            if not leaves and (why := self._why_not(known, move, now)):
+            if why := self._why_not(known, move, now):
                 return why
             if room_for is not None and room_for.info is not None and (full := self._model.fair.refuses(room_for.info)):
                 return f"it would not help {room_for.shown}: {full}"
@@ -189,25 +223,42 @@ class Mover:
         except Retryable as error:
             return str(error)
         self.budget.begin(now)
-        begun = MoveUnderWay(hold, now, now, self._clock.now() + min(seconds, LONGEST_SECONDS))
-        if leaves:
-            begun.evicting, begun.evicted_at = True, self._now_text()
-        self._moves[pod.metadata.uid] = begun
-        if room_for is not None and room_for.info is not None:
-            begun.room_for = room_for.info.key
-            self._model.nominate(room_for.info, move.source)
-        log.info("moving pod=%s node=%s to=%s for=%s", pod.shown, move.source, move.node, begun.room_for or "-")
-        self._start(self._carry_out(begun), f"move {pod.shown}")
+        seconds = min(seconds, LONGEST_SECONDS)
+        self._begin(MoveUnderWay(hold, now, now, now + seconds, self._clock.now() + seconds, rest=rest), room_for)
         return ""
+
+    def _begin(self, move: MoveUnderWay, room_for: ScheduledPod | None) -> None:
+        pod, source, node = move.pod, move.hold.move.source, move.hold.move.node
+        self._moves[pod.metadata.uid] = move
+        if room_for is not None and room_for.info is not None:
+            move.room_for, move.room_uid = room_for.info.key, room_for.metadata.uid
+            self._model.nominate(room_for.info, source)
+        log.info("moving pod=%s node=%s to=%s for=%s", pod.shown, source, node, move.room_for or "-")
+        self._start(self._carry_out(move), f"move {pod.shown}")
 
     def _why_not(self, pod: ScheduledPod, move: Move, now: float) -> str:
         """Return why the pod is not moved now. Raises Retryable while quotas are unknown."""
         reason = reason_to_stay(msgspec.structs.replace(pod, order=None), self.read_budgets(), now, self.rules)
         if reason:
             return f"the pod stays: {reason}"
-        if not self.budget.may_begin(now):
-            return "the budget of moves is used up"
         return "" if self._search.proves_move(move) else f"its replacement would not fit {move.node} now"
+
+    def cools_down(self, uid: str) -> bool:
+        """Return whether moves for a waiting pod ended a short time ago."""
+        since = self.unix_now() - self.limits.cool_down_seconds
+        return any(one.room_uid == uid and one.tried and one.ended > since for one in self._records)
+
+    def plan_ended(self, uid: str) -> None:
+        """Begin the cool-down of a waiting pod: no move of its plan follows."""
+        for one in self._records:
+            if one.room_uid == uid and one.rest > 0:
+                self._records.put(msgspec.structs.replace(one, rest=0))
+        self._start(self._save(), "record moves")
+
+    @property
+    def why_not_recorded(self) -> str:
+        """Return why no move may begin, since it could not be recorded; empty if moves may."""
+        return self._records.why_not
 
     def is_moving(self, uid: str) -> bool:
         """Return whether the pod's move is under way."""
@@ -223,7 +274,7 @@ class Mover:
         timer = self._clock.call_later(max(0.0, move.deadline - self._clock.now()), lambda: self._expire(move))
         try:
             while not move.over and not move.evicted_at:
-                if self._is_leaving(move) or await self._evicted(move):
+                if self._is_leaving(move) or (await self._is_recorded(move) and await self._evicted(move)):
                     move.evicted_at = self._now_text()
                     if move.pod.info is not None:
                         self._model.leaves(move.pod.info)
@@ -234,7 +285,48 @@ class Mover:
                 await self._wake.wait()
         finally:
             timer.cancel()
-            self._end(move)
+            if self._running:  # else the next leader goes on with it
+                self._end(move)
+
+    async def _is_recorded(self, move: MoveUnderWay) -> bool:
+        """Record the move; return False where it is to be tried again, or where it ends without an eviction."""
+        meta = move.pod.metadata
+        if move.evicts_until is not None:
+            move.over = self._clock.now() >= move.evicts_until
+            return False
+        if move.stored:
+            return True
+        try:
+            if not move.manifest:
+                async with asyncio.timeout(READ_SECONDS):
+                    pod = await self._client.get(RawPod, meta.name, meta.namespace)
+                if pod.metadata.uid != meta.uid:
+                    raise Terminal("the pod is gone")
+                move.manifest = recorded_pod(pod)
+            # NB: as evicted, since the next leader does not know whether the eviction was sent.
+            self._records.put(msgspec.structs.replace(move.record(), evicted=True))
+            await self._records.save()
+            move.stored = True
+        except (Retryable, TimeoutError) as error:
+            log.info("move not recorded yet pod=%s: %s", move.pod.shown, error or "no answer")
+        except KubekitError as error:
+            move.why, move.over = str(error), True
+        else:
+            return not move.over
+        return False
+
+    async def _save(self) -> None:
+        """Write the records, and try again until that is done."""
+        while True:
+            try:
+                await self._records.save()
+                return
+            except Retryable as error:
+                log.info("moves not recorded yet: %s", error)
+                await self._clock.sleep(AGAIN_SECONDS)
+            except KubekitError as error:
+                log.warning("moves not recorded: %s", error)
+                return
 
     def _is_leaving(self, move: MoveUnderWay) -> bool:
         """Return whether the pod is gone or terminating; note that it is gone."""
@@ -283,15 +375,18 @@ class Mover:
         self._moves.pop(pod.metadata.uid, None)
         self._holds.end(move.hold)
         self.budget.end(move.counted, evicted=move.evicting)
-        if move.evicting and not move.recorded:
-            self._unrecorded.append(move)
+        if move.evicting or move.manifest:  # else it was not recorded
+            self._records.put(move.record(self.unix_now()))
+            self._records.forget(self.unix_now(), self.limits.cool_down_seconds)
+            self._start(self._save(), "record moves")
         if move.done:
             self.moved += 1
             log.info("moved pod=%s to=%s took=%.1fs", pod.shown, node, self.unix_now() - move.began)
             self._event(pod, "Normal", MOVED, f"Moved to {node}: its replacement is bound")
         else:
             self.failed += 1
-            why = "its replacement was not bound in time" if move.evicted_at else "it was not evicted in time"
+            late = "its replacement was not bound in time" if move.evicted_at else "it was not evicted in time"
+            why = move.why or late
             self._event(pod, "Warning", NOT_MOVED, f"Not moved to {node}: {why}")
         if move.room_for and not any(one.room_for == move.room_for for one in self._moves.values()):
             # A pod that has its room now is bound in a moment; nothing is kept for one that is not.
@@ -323,7 +418,7 @@ class Mover:
             self._gone(old.metadata.uid)
         if new.spec.node_name:
             self._ordered(new)
-            if (self._moves or self._unrecorded) and (not isinstance(old, ScheduledPod) or not old.spec.node_name):
+            if self._running and (not isinstance(old, ScheduledPod) or not old.spec.node_name):
                 self._bound(old, new)
 
     def _gone(self, uid: str) -> None:
@@ -335,9 +430,10 @@ class Mover:
 
     def _bound(self, old: Any, new: ScheduledPod) -> None:
         """Note that the replacement is bound: to its place, or elsewhere."""
-        if new.moved_at:
-            self._unrecorded = [one for one in self._unrecorded if one.pod.owner != new.owner]
         uid, owner = new.metadata.uid, old.owner if isinstance(old, ScheduledPod) else new.owner
+        if new.moved_at:
+            for record in self._unrecorded(owner):
+                self._records.put(msgspec.structs.replace(record, recorded=True))
         for move in self._moves.values():
             mine = move.hold.taken_by == uid
             elsewhere = not move.hold.taken_by and move.evicting and owner == move.pod.owner

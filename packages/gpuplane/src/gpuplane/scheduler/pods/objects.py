@@ -97,6 +97,7 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
                 return None
             cached = _without_gpus(pod)
         stuck = stays(pod, meta, raw.spec) if bound else ""
+        moved = pod.metadata.annotations.get(names.MOVED_ANNOTATION, "") if bound else ""
         return ScheduledPod(
             metadata=cached.metadata,
             spec=cached.spec,
@@ -111,10 +112,10 @@ def transform_scheduled_pod(scheduler_name: str) -> Callable[[RawPod], Scheduled
             gang=gang,
             gang_round=round_of(pod.metadata.annotations) if gang is not None and bound else frozenset(),
             bound_at=_bound_at(pod) if gang is not None and bound else "",
-            owner=sys.intern(controller_of(pod)) if ours or (bound and not stuck) else "",
+            owner=sys.intern(controller_of(pod)) if ours or moved or (bound and not stuck) else "",
             stays=stuck,
             order=order_of(pod.metadata.annotations) if bound else None,
-            moved_at=pod.metadata.annotations.get(names.MOVED_ANNOTATION, "") if bound else "",
+            moved_at=moved,
         )
 
     return transform

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.scheduler.binding import Binder
 from gpuplane.scheduler.claims.device_binding import DeviceBinder
 from gpuplane.scheduler.claims.device_watch import DeviceWatch
@@ -32,6 +33,7 @@ from gpuplane.scheduler.defrag.automatic import Defragmenter
 from gpuplane.scheduler.defrag.holds import Holds
 from gpuplane.scheduler.defrag.limits import MoveLimits
 from gpuplane.scheduler.defrag.mover import Mover
+from gpuplane.scheduler.defrag.records import MoveRecords
 from gpuplane.scheduler.defrag.search import MoveSearch
 from gpuplane.scheduler.filtering import Filtering
 from gpuplane.scheduler.gangs.groups import GangGroups
@@ -63,7 +65,11 @@ _PODS_PER_TURN: Final = 8
 
 
 class PodScheduler:
-    """Schedules the pods that name it, while this replica leads."""
+    """Schedules the pods that name it, while this replica leads.
+
+    Args:
+        namespace: where the moves of pods are recorded.
+    """
 
     def __init__(
         self,
@@ -77,6 +83,7 @@ class PodScheduler:
         filtering: Filtering,
         policies: Policies,
         moves: MoveLimits = MoveLimits(),  # noqa: B008 - it is frozen
+        namespace: str = names.OPERATOR_NAMESPACE,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -117,6 +124,7 @@ class PodScheduler:
             holds=Holds(model.cache, cluster, filtering),
             limits=moves,
             budgets=self._budgets,
+            records=MoveRecords(client, clock, namespace),
             start=self._start,
         )
         self._defragmenter = Defragmenter(clock, cluster, model, search, self.mover)
@@ -180,11 +188,10 @@ class PodScheduler:
         )
 
     async def run(self) -> None:
-        """Schedule until cancelled. Everything has to be known before."""
+        """Schedule until cancelled. Everything has to be known before, and the places of moves reserved."""
         await take_over(self._client, self._clock, self._waiting, self.claims.claims.reached)
         self.gangs.begin()
         async with asyncio.TaskGroup() as group:
-            self.mover.recover()
             group.create_task(self._reporter.run())
             group.create_task(self.queues.lead())
             group.create_task(self._defragmenter.run())
