@@ -138,7 +138,7 @@ def main() -> None:
     show(f"memory of {len(pods):,} pods and {options.nodes:,} nodes", memory, "MiB", goal=300.0)
     for state, tries in (("filled", lambda: FILLING), ("by chance", lambda: chance.randrange(1, 8))):
         what = f"a request never seen, {MANY:,} nodes {state}, CPU"
-        show(what, new_kind(MANY, tries), "ms", goal=20.0, peer="169 before nodes were grouped")
+        show(what, new_kind(MANY, tries), "ms", goal=20.0, peer="169 node by node")
     wrong = violations(ledger)
     assert not wrong, wrong[:3]
 

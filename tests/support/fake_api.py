@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuplane import names
 from gpuplane.api.pod_groups import PluginPodGroup, WorkloadPodGroup
-from kubekit.api.core import Event, Pod
+from kubekit.api.core import ConfigMap, Event, Pod
 from kubekit.kube import AlreadyExists, Conflict, NotFound, ServerError, Unreachable
 from kubekit.kube.codec import ListPage
 from kubekit.kube.watch import EventType
@@ -68,7 +69,8 @@ class FakeApi:
         meta.setdefault("uid", f"uid-{next(self.uids)}")
         obj = {**obj, "metadata": meta}
         self.objects[plural][key] = obj
-        self._undelivered.append((plural, "MODIFIED" if known else "ADDED", obj))
+        if meta["name"] != names.MOVES_CONFIGMAP:  # no watcher follows it
+            self._undelivered.append((plural, "MODIFIED" if known else "ADDED", obj))
         return obj
 
     def remove(self, plural: str, key: str) -> None:
@@ -192,7 +194,13 @@ def _quietly(do: Callable[[], Any]) -> None:
 
 
 class FakeClient:
-    """The client's face, as far as the extender uses it."""
+    """The client's face, as far as the extender uses it.
+
+    Faults are of the objects that a test is about: writes of ConfigMaps, in which moves are recorded, take one only
+    where `records_fail`.
+    """
+
+    records_fail = False
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -235,7 +243,7 @@ class FakeClient:
         return follow()
 
     async def get(self, kind: Any, name: str, namespace: str | None = None) -> Any:
-        if self.api.blind:
+        if self.api.blind and (kind is not ConfigMap or self.records_fail):
             raise Unreachable("cut")
         obj = self.api.objects[table(kind)].get(f"{namespace}/{name}" if namespace else name)
         if obj is None:
@@ -264,9 +272,11 @@ class FakeClient:
         key = f"{namespace}/{name}" if namespace else name
         if subresource == "status":
             return await self.api.write(lambda: self.api.patch_status(key, patch))
-        return msgspec.convert(
-            await self.api.write(lambda: self.api.patch(table(kind), key, patch)), kind, strict=False
-        )
+        stored = await self._write(kind, lambda: self.api.patch(table(kind), key, patch))
+        return msgspec.convert(stored, kind, strict=False)
+
+    async def _write(self, kind: Any, do: Callable[[], Any]) -> Any:
+        return await self.api.write(do) if kind is not ConfigMap or self.records_fail else do()
 
     async def delete(self, kind: Any, name: str, namespace: str, uid: str) -> None:
         def remove() -> None:
@@ -283,7 +293,8 @@ class FakeClient:
         if isinstance(obj, Event):
             return obj
         made = msgspec.to_builtins(obj)
-        stored = await self.api.write(lambda: self.api.create(table(type(obj)), made))
+        made["metadata"]["uid"] = f"uid-{made['metadata']['name']}"
+        stored = await self._write(type(obj), lambda: self.api.create(table(type(obj)), made))
         return msgspec.convert(stored, type(obj), strict=False)
 
 

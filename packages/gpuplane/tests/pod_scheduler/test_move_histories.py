@@ -53,6 +53,8 @@ KINDS: list[dict[str, str]] = [MOVABLE, MOVABLE, MOVABLE, {}, {**MOVABLE, DO_NOT
 class MovingClient(FakeClient):
     """Also evicts, as an API server that holds the disruption budgets."""
 
+    records_fail = True
+
     def __init__(self, history: MoveHistory) -> None:
         super().__init__(history.api)
         self.history = history

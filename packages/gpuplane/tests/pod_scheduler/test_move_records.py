@@ -178,6 +178,7 @@ MOVE = MoveRecord("u1", "o1", "n1", Assignment({}), began=5.0, until=100.0, coun
 
 def made(api: FakeApi) -> MoveRecords:
     client: Any = FakeClient(api)
+    client.records_fail = True
     return MoveRecords(client, VirtualClock(), "default")
 
 

@@ -94,7 +94,9 @@ async def test_its_account_suffices_to_move_a_pod(cluster: World, account: Clien
     limits = MoveLimits(automatic=True, after_seconds=0.0)
     async with workloads(cluster.client) as sets:
         await cluster.node("n1", 2)
-        async with extender(account, scheduler_name=names.SCHEDULER_NAME, moves=limits):
+        async with extender(
+            account, scheduler_name=names.SCHEDULER_NAME, moves=limits, namespace=names.OPERATOR_NAMESPACE
+        ):
             here = {names.GPU_UUIDS_ANNOTATION: "GPU-n1-0"}
             await cluster.pod(ours(gpu_pod("first", (60, 0), metadata={"annotations": here})))
             stays = await sets.add("b", 50, movable=False, gpu="GPU-n1-1")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.sharing import POLICIES, Ask, Ledger, NodeState, Request
-from gpuplane.sharing.placement import alike
+from gpuplane.sharing.placement import Placement, alike, place
 from gpuplane.sharing.placement.alike import AlikeNodes
 from gpuplane.sharing.placement.fit import rate
 from gpuplane.sharing.placement.mix import Mix
@@ -103,6 +103,70 @@ def test_the_best_node_is_that_of_rating_every_node(steps: list[tuple[str, int]]
         check_numbers(nodes, ledger)
 
     played(ledger, steps, place)
+
+
+SHARES = st.builds(
+    lambda core, memory, cpu, models, not_models: Request(
+        (Ask("a", core, memory),), cpu_milli=cpu, models=models, not_models=not_models
+    ),
+    st.integers(1, 99),
+    st.sampled_from([0, 0, 256, 4096, 15360, 15361]),
+    st.sampled_from([0, 500, 4000, 9000]),
+    st.sampled_from([(), (), ("A100",)]),
+    st.sampled_from([(), (), ("T4",)]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(SHARES, st.integers(0, 7)), max_size=30),
+    st.lists(SHARES, min_size=1, max_size=4),
+    st.sampled_from([name for name in POLICIES if name in ("opportunity", "power")]),
+    st.lists(st.sampled_from(["", "Xid 79", "divided"]), min_size=8, max_size=8),
+)
+def test_a_share_is_rated_by_the_states_of_gpus_as_on_each_node(
+    held: list[tuple[Request, int]], asked: list[Request], name: str, faults: list[str]
+) -> None:
+    """Nodes with two models, GPUs that are lost or in MIG mode, with and without CPU, and pods by chance."""
+    ledger, mix = Ledger(), Mix()
+    for at in range(8):
+        made = [*gpus(2, model="A100", node=f"n{at}"), *gpus(3, model="T4", node=f"m{at}")]
+        made = [msgspec.structs.replace(gpu, index=index) for index, gpu in enumerate(made)]
+        if faults[at] == "divided":
+            made[0] = msgspec.structs.replace(made[0], mig="enabled")
+        elif faults[at]:
+            made[0] = msgspec.structs.replace(made[0], fault=faults[at])
+        host = {"cpu_milli": 16_000, "host_memory_mib": 64_000} if at % 2 else {}
+        ledger.set_node(f"n{at}", tuple(made), **host)
+    for request, _ in held:
+        mix.seen(request)
+    policy = policy_named(name, mix, [state.gpus for state in ledger.nodes()])
+    for count, (request, at) in enumerate(held):
+        state = ledger.node(f"n{at}")
+        assert state is not None
+        placed = place(state, request, policy)
+        if isinstance(placed, Placement):
+            ledger.hold(f"p{count}", state.name, placed.assignment, cpu_milli=request.cpu_milli)
+    nodes = AlikeNodes(ledger, [f"n{at}" for at in range(8)])
+    for request in asked:
+        numbers = nodes.numbers()
+        found = nodes.share_values(numbers, request, policy)
+        assert found is not None
+        for number in numbers:
+            state = nodes.state(number)
+            assert state is not None
+            rated = rate(state, request, policy)
+            assert found[number] == (float("-inf") if rated is None else rated[1])
+
+
+def test_what_needs_a_look_at_each_node_is_not_rated_by_gpus() -> None:
+    ledger = cluster()
+    nodes = AlikeNodes(ledger, NODES)
+    policy = policy_named("opportunity", Mix(), [])
+    two = Request((Ask("a", 30, 0), Ask("b", 30, 0)))
+    for request in (Request((Ask("a", 100, 0),)), two, Request((Ask("a", 30, 0),), uuids=("GPU-n7-0",))):
+        assert nodes.share_values(nodes.numbers(), request, policy) is None
+    assert nodes.share_values([], Request((Ask("a", 30, 0),)), policy_named("fragmentation", Mix(), [])) is None
 
 
 def test_numbers_are_given_again_when_there_are_too_many_states(monkeypatch: Any) -> None:

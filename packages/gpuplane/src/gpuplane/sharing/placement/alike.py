@@ -16,6 +16,9 @@ import msgspec
 
 from gpuplane.sharing.ledger import Ledger
 from gpuplane.sharing.node import LedgerGPU, NodeState
+from gpuplane.sharing.placement.gpu_states import NEVER, GPUsOfNode, GPUStates, by_gpu
+from gpuplane.sharing.placement.policy import Policy
+from gpuplane.sharing.request import Request
 
 _ABSENT: Final = -1
 _STATES_FOR_A_NODE: Final = 4  # remembered; then the numbers are given again
@@ -38,13 +41,16 @@ class AlikeNodes:
     def _clear(self) -> None:
         self._numbers: dict[_Key, int] = {}
         self._states: list[NodeState] = []
+        self._gpu_states = GPUStates()
+        self._gpus: list[GPUsOfNode] = []  # by number
         self._revision = self._ledger.revision
         self._number_of = [self._number(self._ledger.node(name)) for name in self.names]
 
     def numbers(self) -> list[int]:
         """Return the number of each node's state, in the order of the nodes; -1 for a node that is gone."""
         changed = self._ledger.changed_since(self._revision)
-        if changed is None or len(self._states) > max(_LEAST_STATES, _STATES_FOR_A_NODE * len(self.names)):
+        many = len(self._states) > max(_LEAST_STATES, _STATES_FOR_A_NODE * len(self.names))
+        if changed is None or many or self._gpu_states.full():
             self._clear()
             return self._number_of
         self._revision = self._ledger.revision
@@ -57,6 +63,15 @@ class AlikeNodes:
     def state(self, number: int) -> NodeState | None:
         """Return a node's state that has the number."""
         return None if number == _ABSENT else self._states[number]
+
+    def share_values(self, numbers: Iterable[int], request: Request, policy: Policy) -> dict[int, float] | None:
+        """Return the value of each number's state for a request; None where each node has to be looked at."""
+        if not by_gpu(request, policy):
+            return None
+        present = [number for number in numbers if number != _ABSENT]
+        nodes = ((self._states[number], self._gpus[number]) for number in present)
+        values = self._gpu_states.values(nodes, request, policy)
+        return {_ABSENT: NEVER, **dict(zip(present, values, strict=True))}
 
     def _number(self, state: NodeState | None) -> int:
         if state is None:
@@ -74,6 +89,7 @@ class AlikeNodes:
         if number is None:
             number = self._numbers[key] = len(self._states)
             self._states.append(state)
+            self._gpus.append(self._gpu_states.of(state))
         return number
 
     def _kind(self, gpus: tuple[LedgerGPU, ...]) -> int:

@@ -81,6 +81,11 @@ def rate(
     return None if spots is None else (spots, policy.value(node, taken(node, request, spots), request))
 
 
+def fits_gpu(gpu: NodeState, request: Request) -> bool:
+    """Return whether a pod that is one share fits the GPUs of a node, whatever its CPU and memory."""
+    return bool(_fitting(gpu, request.asks[0], usable_gpus(gpu, request)))
+
+
 def _full(node: NodeState, ask: Ask) -> bool:
     """Return whether one look tells that a container finds nothing: so it is with most nodes of a full cluster."""
     if ask.gpus:

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuplane.sharing.node import LedgerGPU, NodeState
 from gpuplane.sharing.placement.mix import Mix, Shape
-from gpuplane.sharing.placement.policy import BEST, Policy
+from gpuplane.sharing.placement.policy import BEST, Policy, ShareOnGPU
 from gpuplane.sharing.placement.prices import UNITS, RequestKind, Worth, solve
 from gpuplane.sharing.placement.room import room, room_after
 from gpuplane.sharing.placement.steps import finish
@@ -33,6 +33,7 @@ Table = tuple[int, ...]
 
 class OpportunityPolicy(Policy):
     name = "opportunity"
+    by_gpu = True
 
     def __init__(self, worth: Worth, cpu_per_gpu: float, scale: int = 100) -> None:
         """
@@ -67,13 +68,20 @@ class OpportunityPolicy(Policy):
             loss = self._loss(node, free, at, ask)
             if chosen < 0 or loss < least or (loss == least and free[at] < free[chosen]):
                 least, chosen = loss, at
-        value = float(-least)
+        share = ShareOnGPU(0, least, free[chosen] - room_after(node, ask, chosen))
+        return chosen, self.value_of_share(node, sum(free), share, request)
+
+    def share(self, gpu: NodeState, ask: Ask) -> ShareOnGPU:
+        free = room(gpu)
+        loss = self._loss(gpu, free, 0, ask)
+        return ShareOnGPU(loss * (gpu.scale + 1) + free[0], loss, free[0] - room_after(gpu, ask, 0))
+
+    def value_of_share(self, node: NodeState, left: int, share: ShareOnGPU, request: Request) -> float:
+        value = float(-share.loss)
         if node.cpu_milli is not None:
-            left = sum(free)
             value += self._idle(left, node.cpu_milli, node.scale)
-            left += room_after(node, ask, chosen) - free[chosen]
-            value -= self._idle(left, node.cpu_milli - request.cpu_milli, node.scale)
-        return chosen, value
+            value -= self._idle(left - share.fall, node.cpu_milli - request.cpu_milli, node.scale)
+        return value
 
     def score(self, value: float) -> int:
         return round(BEST * GPU_WORTH / (GPU_WORTH + max(0.0, -value)))

@@ -19,10 +19,21 @@ from gpuplane.sharing.request import Ask, Request
 BEST: Final = 100  # of scores, which are 0-100; `/prioritize` scales them
 
 
+class ShareOnGPU(msgspec.Struct, frozen=True):
+    """A share on a GPU: its rank among GPUs (the least is the best), what the GPU's worth loses, and how much its free
+    room falls.
+    """
+
+    rank: int
+    loss: int = 0
+    fall: int = 0
+
+
 class Policy(ABC):
     """One way to prefer GPUs and nodes. Pure: the same arguments, the same answer."""
 
     name: ClassVar[str]
+    by_gpu: ClassVar[bool] = False  # what it says of a share on a GPU does not depend on the node's other GPUs
     in_order: ClassVar[bool] = False  # containers are placed as they stand in the pod, not the largest first
 
     @abstractmethod
@@ -47,6 +58,18 @@ class Policy(ABC):
         short cut.
         """
         return None
+
+    def share(self, gpu: NodeState, ask: Ask) -> ShareOnGPU:
+        """For a policy that is `by_gpu`, and a pod that is one share: rate it on a node with one GPU, which it fits.
+
+        The best GPU of a node is the first one of the least rank, and `value_of_share` returns the value of the node:
+        the same as `quick`.
+        """
+        raise NotImplementedError
+
+    def value_of_share(self, node: NodeState, left: int, share: ShareOnGPU, request: Request) -> float:
+        """Return the value of a node whose best GPU for the pod is `share`; `left` is the free room of all its GPUs."""
+        raise NotImplementedError
 
     def score(self, value: float) -> int:
         """Convert the value to 0-100, for people and for kube-scheduler."""

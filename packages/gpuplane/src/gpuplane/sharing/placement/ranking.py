@@ -19,16 +19,16 @@ from gpuplane.sharing.ledger import Ledger
 from gpuplane.sharing.node import NodeState
 from gpuplane.sharing.placement.alike import AlikeNodes
 from gpuplane.sharing.placement.fit import place, rate
+from gpuplane.sharing.placement.gpu_states import NEVER
 from gpuplane.sharing.placement.policy import Placement, Policy
 from gpuplane.sharing.request import Request, kind_of
 
 _REQUESTS: Final = 512
-_NEVER: Final = float("-inf")
 
 
 class _Known(msgspec.Struct):
     revision: int
-    values: list[float]  # in the order of the nodes; _NEVER where the pod does not fit
+    values: list[float]  # in the order of the nodes; NEVER where the pod does not fit
 
 
 class Ranking:
@@ -50,8 +50,8 @@ class Ranking:
         """Return the best node for the pod; None where it fits nowhere."""
         self._alike.numbers()  # so that a request that is new finds little to do
         values = self._values(kind_of(request))
-        most = max(values, default=_NEVER)
-        if most == _NEVER:
+        most = max(values, default=NEVER)
+        if most == NEVER:
             return None
         state = self._ledger.node(self._names[values.index(most)])
         assert state is not None
@@ -80,7 +80,10 @@ class Ranking:
         if request.uuids or request.not_uuids:
             return [self._value(name, request) for name in self._names]
         numbers = self._alike.numbers()
-        values = {number: self._rated(self._alike.state(number), request) for number in set(numbers)}
+        present = set(numbers)
+        values = self._alike.share_values(present, request, self._policy)
+        if values is None:
+            values = {number: self._rated(self._alike.state(number), request) for number in present}
         return [values[number] for number in numbers]
 
     def _value(self, name: str, request: Request) -> float:
@@ -88,4 +91,4 @@ class Ranking:
 
     def _rated(self, state: NodeState | None, request: Request) -> float:
         rated = None if state is None else rate(state, request, self._policy)
-        return _NEVER if rated is None else rated[1]
+        return NEVER if rated is None else rated[1]
