@@ -145,13 +145,27 @@ async def node(world: World, name: str, model: str, gpus: int, memory_mib: int) 
         for at, stage in enumerate(StageName)
     }
     listed = [
-        {"index": at, "uuid": f"GPU-{name}-{at}", "model": model, "memoryMib": memory_mib, "pci": f"0000:{at:02x}:00.0"}
+        {
+            "index": at,
+            "uuid": f"GPU-{name}-{at}",
+            "model": model,
+            "memoryMib": memory_mib,
+            "pci": f"0000:{at:02x}:00.0",
+            "links": [link(model, at, other) for other in range(gpus) if other != at],
+        }
         for at in range(gpus)
     ]
     machine = {"os": "ubuntu22.04", "kernel": "6.8.0-60-generic", "runtime": "containerd", "driver": "570.133.20"}
     summary = {"stage": "ready", "since": stages["ready"]["since"], "gpus": f"{gpus}/{gpus}"}
     status = {"stages": stages, "machine": machine, "summary": summary, "gpus": listed}
     await world.client.patch(GPUNode, name, {"status": status})
+
+
+def link(model: str, one: int, other: int) -> dict[str, Any]:
+    """The way from a GPU to another one: NVLink on a board of H100, else PCIe, in pairs below a bridge."""
+    if "H100" in model:
+        return {"gpu": other, "type": "NVL", "lanes": 18}
+    return {"gpu": other, "type": "PHB" if one // 2 == other // 2 else "SYS"}
 
 
 async def held(world: World, name: str, on: str, index: int, core: int, space: str = "ml") -> None:

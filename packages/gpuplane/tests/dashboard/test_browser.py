@@ -130,6 +130,8 @@ def test_the_first_page_says_how_busy_it_is_and_who_holds_gpus_without_use(seen:
 def test_the_pages_of_nodes_and_pods_have_their_answers(seen: dict[str, Any]) -> None:
     node, waits, placed = (seen["tour"][f"{name}-1440"]["text"] for name in ("node", "pod", "placed"))
     assert "Xid 79: fallen off the bus" in node and "ml/serve-2-3-50" in node and "GPULost" in node
+    assert "Links" in node and "GPU 0\tX\tPHB\tSYS\tSYS" in node
+    assert "GPU 7\tNV18\tNV18" in seen["tour"]["broken-1440"]["text"]
     assert "drop the nodeSelector" in waits and "can ever run: yes" in waits
     assert "gpu-h-01" in placed and "holds 1 GPU" in placed
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuplane.api.gpunode import Link
 from gpuplane.cli.cost_source import Sums
 from gpuplane.cli.use_reading import MeasuredUse
 from gpuplane.dashboard.documents import node_document, pod_use
@@ -26,6 +27,15 @@ FIRST, SECOND = (gpu.uuid for gpu in SEEN.nodes[0].gpus)
 def measured(**more: Any) -> MeasuredUse:
     busy = GPUUse("n1", 0, busy_percent=29.6, memory_mib=4198, pods={"ml/tune": PodUse(29.6, 4198)})
     return MeasuredUse({FIRST: busy, SECOND: GPUUse("n1", 1, busy_percent=0.0, idle_seconds=1900, **more)}, "", "x")
+
+
+def test_links_are_the_matrix_of_nvidia_smi() -> None:
+    [node] = overview([gpunode("n1", gpus=3)], [], {"n1": 3}).nodes
+    assert node_document(node, MeasuredUse())["links"] == []
+    ways = {0: (Link(1, "NVL", 12), Link(2, "SYS")), 1: (Link(2, "PIX\x1b[31m"), Link(0, "NVL", 12)), 2: ()}
+    gpus = tuple(msgspec.structs.replace(gpu, links=ways[gpu.index]) for gpu in node.gpus)
+    found = node_document(msgspec.structs.replace(node, gpus=gpus), MeasuredUse())["links"]
+    assert found == [["X", "NV12", "SYS"], ["NV12", "X", "PIX^[[31m"], ["", "", "X"]]
 
 
 def test_busy_and_idle_are_added_up() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from gpuplane.api.gpunode import GPU
 from gpuplane.cli.explain_text import page
 from gpuplane.cli.gpus_text import amount_of, is_known
 from gpuplane.cli.holders import in_units
@@ -72,12 +73,27 @@ def node_document(node: NodeView, use: MeasuredUse) -> dict[str, Any]:
             }
             for gpu in node.gpus
         ],
+        "links": _links(node.gpus),
         "holders": [
             {"pod": holder.pod, "holds": in_units(holder.units, node.units) or f"{holder.gpus:g} GPU"}
             for holder in node.held_by
             if not known or not holder.parts
         ],
     }
+
+
+def _links(gpus: Sequence[GPU]) -> list[list[str]]:
+    """Return the ways from each GPU to each, in the order of `gpus` and the words of `nvidia-smi topo -m`.
+
+    Empty where no way is known, and so is the word for one that is not.
+    """
+    if not any(gpu.links for gpu in gpus):
+        return []
+    ways = [{link.gpu: f"NV{link.lanes}" if link.type == "NVL" else link.type for link in gpu.links} for gpu in gpus]
+    return [
+        ["X" if gpu is other else harmless(way.get(other.index, ""), coloured=False) for other in gpus]
+        for gpu, way in zip(gpus, ways, strict=True)
+    ]
 
 
 def _use_document(found: GPUUse | None) -> dict[str, Any]:

@@ -53,6 +53,16 @@ function gpuRow(gpu, { known, ready }) {
     [gpu.fault ? make("div", { class: "bad" }, gpu.fault) : "", holders.length ? holders : known && ready && !gpu.fault ? "free" : ""], make("span", { class: "soft" }, gpu.uuid)];
 }
 
+// Which way each GPU has to each other one, as nvidia-smi topo -m prints it.
+function links({ links, gpus }) {
+  if (!links.length) return "";
+  const name = (at) => `GPU ${gpus[at].index}`;
+  return make("section", { class: "links" }, make("h2", {}, "Links", " ", make("small", {}, "the way from each GPU to each")),
+    table(["", ...gpus.map((_, at) => name(at))], links.map((ways, at) => [make("span", { class: "soft" }, name(at)),
+      ...ways.map((way) => (way.startsWith("NV") ? make("strong", {}, way) : way))]), "Links between the GPUs of the node", "plain"),
+    make("p", { class: "soft" }, "NV18: 18 NVLinks. PIX, PXB, PHB, NODE: over PCIe, the shortest first. SYS: between sockets."));
+}
+
 export function nodePage(main, found) {
   const trouble = found.trouble.effect
     ? [entry({ ...found.trouble, verdict: found.ready ? "warn" : "bad", head: found.stage, since: found.since, nodes: [found.name] })] : [];
@@ -66,6 +76,7 @@ export function nodePage(main, found) {
       make("section", {}, make("h2", {}, "GPUs"),
         table(["GPU", "Model", "Held", "Busy", "By", "UUID"], found.gpus.map((gpu) => gpuRow(gpu, found)), "GPUs of the node", "plain"),
         found.holders.length ? make("ul", { class: "pods" }, found.holders.map(({ pod, holds }) => make("li", {}, podLink(pod), ` ${holds}`))) : ""),
+      links(found),
       make("section", {}, make("h2", {}, "Events", " ", make("small", {}, "the newest first")),
         found.events.length ? table(["Age", "Reason", "Message"], found.events.map(({ at, reason, message }) => [agoOf(at), reason, message]), "Events of the node") : make("p", { class: "soft" }, "No events, or none that you may read."))));
 }
