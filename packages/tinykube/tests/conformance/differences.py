@@ -22,9 +22,6 @@ DECIDED: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     (
         "discovery/resources",
         (
-            "autoscaling/v1*",
-            "flowcontrol*",
-            "*mutatingadmission*",
             "networking.k8s.io/v1 *",
             "*volumeattributesclasses",
         ),

@@ -88,6 +88,8 @@ _TABLE: Final = {
         subjectaccessreviews      SubjectAccessReview      Cluster
     """,
     "admissionregistration.k8s.io/v1": """
+        mutatingadmissionpolicies         MutatingAdmissionPolicy          Cluster
+        mutatingadmissionpolicybindings   MutatingAdmissionPolicyBinding   Cluster
         mutatingwebhookconfigurations     MutatingWebhookConfiguration     Cluster
         validatingadmissionpolicies       ValidatingAdmissionPolicy        Cluster
         validatingadmissionpolicybindings ValidatingAdmissionPolicyBinding Cluster
@@ -99,11 +101,18 @@ _TABLE: Final = {
     "apiregistration.k8s.io/v1": """
         apiservices APIService Cluster
     """,
+    "autoscaling/v1": """
+        horizontalpodautoscalers HorizontalPodAutoscaler Namespaced
+    """,
     "autoscaling/v2": """
         horizontalpodautoscalers HorizontalPodAutoscaler Namespaced
     """,
     "certificates.k8s.io/v1": """
         certificatesigningrequests CertificateSigningRequest Cluster
+    """,
+    "flowcontrol.apiserver.k8s.io/v1": """
+        flowschemas                 FlowSchema                 Cluster
+        prioritylevelconfigurations PriorityLevelConfiguration Cluster
     """,
     "resource.k8s.io/v1": """
         deviceclasses          DeviceClass           Cluster

@@ -408,6 +408,7 @@ NAMESPACES: dict[str, Callable[..., Any]] = {
     "math.least": _extreme(-1, "math.least"),
     "math.abs": abs,
     "lists.range": _range,
+    "jsonpatch.escapeKey": lambda key: key.replace("~", "~0").replace("/", "~1"),
     "base64.encode": lambda value: base64.b64encode(value).decode(),
     "base64.decode": lambda text: base64.b64decode(text, validate=True),
     "strings.quote": lambda text: '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"',

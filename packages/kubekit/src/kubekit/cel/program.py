@@ -18,6 +18,7 @@ from kubekit.cel.syntax import (
     ListLiteral,
     Literal,
     MapLiteral,
+    Message,
     Node,
     Select,
     located,
@@ -77,6 +78,9 @@ def _check(node: Node, known: set[str], source: str) -> set[str]:
                 for _, key, value in entries:
                     visit(key, bound)
                     visit(value, bound)
+            case Message(name, fields):
+                visit(Ident(name.partition(".")[0]), bound)
+                visit(fields, bound)
             case Call():
                 visit_call(node, bound)
             case Literal():
@@ -134,6 +138,8 @@ def _compile(node: Node) -> Run:
             return _list([(optional, _compile(item)) for optional, item in items])
         case MapLiteral(entries):
             return _map([(optional, _compile(key), _compile(value)) for optional, key, value in entries])
+        case Message(_, fields):
+            return _compile(fields)
         case Call():
             return _call(node)
 

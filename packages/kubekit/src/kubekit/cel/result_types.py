@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kubekit.cel.syntax import Call, Ident, ListLiteral, Literal, MapLiteral, Node, Select, UInt, parse
+from kubekit.cel.syntax import Call, Ident, ListLiteral, Literal, MapLiteral, Message, Node, Select, UInt, parse
 
 # name -> type, or the types of its fields
 Declared = Mapping[str, Any]
@@ -23,7 +23,7 @@ _METHODS: Final = {
 
 
 def result_type(source: str, declared: Declared = {}) -> str:  # noqa: B006  # never changed
-    """Return bool, int, uint, double, string, bytes, list, map or null_type; "" where the type is unknown.
+    """Return bool, int, uint, double, string, bytes, list, map, null_type or a message's name; "" where it is unknown.
 
     `declared` are the types of variables and of their fields. Raises CelSyntaxError for what does not parse.
     """
@@ -44,6 +44,8 @@ def _type(node: Node, declared: Declared) -> Any:
             return "list"
         case MapLiteral():
             return "map"
+        case Message(name, _):
+            return name
         case Call(function, args, target):
             if function in _OPERATORS:
                 return "bool"

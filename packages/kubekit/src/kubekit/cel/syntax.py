@@ -1,7 +1,7 @@
 """CEL source to a syntax tree (https://github.com/google/cel-spec, the grammar of its language definition).
 
-Includes the optional syntax (`a.?b`, `a[?b]`, `[?x]`, `{?"k": v}`) that Kubernetes switches on; leaves out message
-construction, which no expression over JSON objects can need.
+Includes the optional syntax (`a.?b`, `a[?b]`, `[?x]`, `{?"k": v}`) that Kubernetes switches on. A message
+(`Object.spec{replicas: 1}`), which policies that change objects construct, is a map whose keys are its fields' names.
 """
 
 from __future__ import annotations
@@ -58,7 +58,15 @@ class MapLiteral:
     entries: tuple[tuple[bool, Node, Node], ...]  # (optional, key, value)
 
 
-Node = Literal | Ident | Select | Index | Call | ListLiteral | MapLiteral
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The construction of a message: the name of its type, such as `Object.spec`, and its fields."""
+
+    name: str
+    fields: MapLiteral
+
+
+Node = Literal | Ident | Select | Index | Call | ListLiteral | MapLiteral | Message
 
 
 def located(source: str, name: str, what: str) -> CelSyntaxError:
@@ -182,6 +190,9 @@ class _Parser:
                 node = self._index(node, optional=False)
             elif self._take("[?"):
                 node = self._index(node, optional=True)
+            elif self._peek() == "{" and (name := _qualified_name(node)):
+                self._take("{")
+                node = Message(name, self._map(fields=True))
             else:
                 return node
 
@@ -250,7 +261,7 @@ class _Parser:
             items.append((optional, self._expression()))
         return ListLiteral(tuple(items))
 
-    def _map(self) -> Node:
+    def _map(self, *, fields: bool = False) -> MapLiteral:
         entries: list[tuple[bool, Node, Node]] = []
         while not self._take("}"):
             if entries:
@@ -258,10 +269,20 @@ class _Parser:
                 if self._take("}"):
                     break
             optional = self._take("?")
-            key = self._expression()
+            key = Literal(self._field_name()) if fields else self._expression()
             self._expect(":")
             entries.append((optional, key, self._expression()))
         return MapLiteral(tuple(entries))
+
+
+def _qualified_name(node: Node) -> str:
+    """The dotted name that a node is, empty for any other node."""
+    match node:
+        case Ident(name):
+            return name
+        case Select(operand, field, False) if outer := _qualified_name(operand):
+            return f"{outer}.{field}"
+    return ""
 
 
 def _tokens(source: str) -> list[tuple[str, str, int]]:

@@ -18,6 +18,7 @@ from tinykube.apiserver.failure import forbidden
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.identity import Find
 from tinykube.apiserver.limit_ranges import LimitRanges
+from tinykube.apiserver.mutating_policies import MutatingPolicies
 from tinykube.apiserver.pod_security import PodSecurity
 from tinykube.apiserver.policies import AdmissionPolicies
 from tinykube.apiserver.quotas import ResourceQuotaUsage
@@ -34,6 +35,8 @@ CONFIGURATION: Final = (
     "validatingwebhookconfigurations",
     "validatingadmissionpolicies",
     "validatingadmissionpolicybindings",
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
 )
 
 
@@ -46,6 +49,7 @@ class AdmissionChain:
         list_all: Callable[[str], list[Object]],
         webhooks: Webhooks,
         policies: AdmissionPolicies,
+        mutating: MutatingPolicies,
         rbac: RBAC | None = None,
         quotas: ResourceQuotaUsage | None = None,
     ) -> None:
@@ -57,6 +61,7 @@ class AdmissionChain:
         self._list = list_all
         self._webhooks = webhooks
         self._policies = policies
+        self._mutating = mutating
         self._wanted: dict[tuple[str, str, str, str, str], bool] = {}
         self._stale = True
 
@@ -69,6 +74,7 @@ class AdmissionChain:
         if self._stale:
             self._webhooks.load(self._list(CONFIGURATION[0]), self._list(CONFIGURATION[1]))
             self._policies.load(self._list(CONFIGURATION[2]), self._list(CONFIGURATION[3]))
+            self._mutating.load(self._list(CONFIGURATION[4]), self._list(CONFIGURATION[5]))
             self._stale = False
 
     def wanted(self, info: ResourceInfo, operation: str, subresource: str) -> bool:
@@ -80,6 +86,7 @@ class AdmissionChain:
                 key in _OWN
                 or self._webhooks.covers(info, operation, subresource)
                 or self._policies.covers(info, operation, subresource)
+                or self._mutating.covers(info, operation, subresource)
                 or (self.pod_security is not None and self.pod_security.covers(info, operation, subresource))
                 or (self.limit_ranges is not None and self.limit_ranges.covers(info, operation, subresource))
                 or (self.quotas is not None and operation == "CREATE" and self.quotas.covers(info))
@@ -94,7 +101,12 @@ class AdmissionChain:
             self._admit_pod(request)
         elif self._rbac is not None and request.info.group == escalation.GROUP:
             escalation.check(request, self._rbac, self._find)
-        await self._webhooks.mutate(request, self._namespace(request))
+        namespace = self._namespace(request)
+        self._mutating.mutate(request, namespace)
+        before = request.obj
+        await self._webhooks.mutate(request, namespace)
+        if request.obj != before:
+            self._mutating.mutate(request, namespace, again=True)
         return request.obj
 
     async def validate(self, request: AdmissionRequest) -> None:

@@ -174,6 +174,8 @@ _TABLE: Final = (
         "admissionregistration.k8s.io/v1",
         "admissionregistration_v1",
         """
+        MutatingAdmissionPolicy          |  |  | api-extensions |        |
+        MutatingAdmissionPolicyBinding   |  |  | api-extensions |        |
         MutatingWebhookConfiguration     |  |  | api-extensions |        |
         ValidatingAdmissionPolicy        |  |  | api-extensions | status |
         ValidatingAdmissionPolicyBinding |  |  | api-extensions |        |
@@ -191,6 +193,11 @@ _TABLE: Final = (
         "APIService | | | api-extensions | status | ",
     ),
     (
+        "autoscaling/v1",
+        "autoscaling_v1",
+        "HorizontalPodAutoscaler | | hpa | all | status | ",
+    ),
+    (
         "autoscaling/v2",
         "autoscaling_v2",
         "HorizontalPodAutoscaler | | hpa | all | status | ",
@@ -199,6 +206,14 @@ _TABLE: Final = (
         "certificates.k8s.io/v1",
         "certificates_v1",
         "CertificateSigningRequest | | csr | | approval status | spec.signerName",
+    ),
+    (
+        "flowcontrol.apiserver.k8s.io/v1",
+        "flowcontrol_v1",
+        """
+        FlowSchema                 |  |  |  | status |
+        PriorityLevelConfiguration |  |  |  | status |
+        """,
     ),
     (
         "resource.k8s.io/v1",
@@ -351,6 +366,20 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
     "MutatingWebhookConfiguration": {"webhooks": "[name]Webhook"},
     "ValidatingWebhookConfiguration": {"webhooks": "[name]Webhook"},
     "Webhook": {"matchConditions": "[name]MatchCondition", "namespaceSelector": "=", "objectSelector": "="},
+    "MutatingAdmissionPolicy": {"spec": "AdmissionPolicySpec"},
+    "ValidatingAdmissionPolicy": {"spec": "AdmissionPolicySpec"},
+    "AdmissionPolicySpec": {
+        "paramKind": "=",
+        "variables": "[name]Variable",
+        "matchConditions": "[name]MatchCondition",
+        "matchConstraints": "AdmissionMatch",
+    },
+    "MutatingAdmissionPolicyBinding": {"spec": "AdmissionPolicyBindingSpec"},
+    "ValidatingAdmissionPolicyBinding": {"spec": "AdmissionPolicyBindingSpec"},
+    "AdmissionPolicyBindingSpec": {"paramRef": "=", "matchResources": "AdmissionMatch", "validationActions": "<set>"},
+    "AdmissionMatch": {"": "="},
+    "FlowSchema": {"status": "Conditions"},
+    "PriorityLevelConfiguration": {"status": "Conditions"},
     "CustomResourceDefinition": {"status": "Conditions"},
     "APIService": {"status": "Conditions"},
     "ResourceClaim": {"status": "ResourceClaimStatus"},

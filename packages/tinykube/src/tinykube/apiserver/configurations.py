@@ -6,7 +6,7 @@ block every writer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ from kubekit.cel import CelProgram, CelSyntaxError
 from kubekit.cel.result_types import result_type
 from tinykube.apiserver.failure import Cause, duplicate, invalid_value, not_supported, required
 from tinykube.apiserver.hooks import Object
-from tinykube.apiserver.policies import VARIABLES
+from tinykube.apiserver.policies import MESSAGES, VARIABLES
 from tinykube.apiserver.validation import validate_selector
 
 _WEBHOOK_VARIABLES: Final = ("object", "oldObject", "request")
@@ -118,7 +118,7 @@ def _selectors(obj: Mapping[str, Any], path: str) -> Iterator[Cause]:
             yield from validate_selector(obj[field], f"{path}.{field}")
 
 
-def _expression(source: str, path: str, variables: Sequence[str], *, wanted: str = "") -> Iterator[Cause]:
+def _expression(source: str, path: str, variables: Sequence[str], *, wanted: tuple[str, ...] = ()) -> Iterator[Cause]:
     if not source.strip():
         yield required(path)
         return
@@ -128,8 +128,8 @@ def _expression(source: str, path: str, variables: Sequence[str], *, wanted: str
         yield invalid_value(path, source, f"compilation failed: {problem}")
         return
     found = result_type(source)
-    if wanted and found and found != wanted:
-        yield invalid_value(path, source, f"must evaluate to {wanted} but got {found}")
+    if wanted and found and found not in wanted:
+        yield invalid_value(path, source, f"must evaluate to {' or '.join(wanted)} but got {found}")
 
 
 def _conditions(obj: Mapping[str, Any], path: str, variables: Sequence[str]) -> Iterator[Cause]:
@@ -146,6 +146,21 @@ def policy(obj: Object, old: Object | None) -> list[Cause]:
 
 
 def _policy(spec: Mapping[str, Any]) -> Iterator[Cause]:
+    known = yield from _common(spec)
+    if not spec.get("validations") and not spec.get("auditAnnotations"):
+        for field in ("validations", "auditAnnotations"):
+            yield required(f"spec.{field}", "validations or auditAnnotations must contain at least one item")
+    for index, validation in enumerate(spec.get("validations") or ()):
+        here = f"spec.validations[{index}]"
+        yield from _expression(validation.get("expression") or "", f"{here}.expression", known, wanted=("bool",))
+        if validation.get("messageExpression"):
+            message = validation["messageExpression"]
+            yield from _expression(message, f"{here}.messageExpression", known, wanted=("string",))
+        yield from _one_of(validation, here, "reason", _REASONS)
+
+
+def _common(spec: Mapping[str, Any]) -> Generator[Cause, None, tuple[str, ...]]:
+    """The findings of what both kinds of policy have; returns the variables of its expressions."""
     match = spec.get("matchConstraints")
     if not match:
         yield required("spec.matchConstraints")
@@ -159,21 +174,47 @@ def _policy(spec: Mapping[str, Any]) -> Iterator[Cause]:
             if not kind.get(field):
                 yield required(f"spec.paramKind.{field}")
     yield from _conditions(spec, "spec", VARIABLES)
-    known = VARIABLES if spec.get("variables") else tuple(name for name in VARIABLES if name != "variables")
     for index, variable in enumerate(spec.get("variables") or ()):
         if not variable.get("name"):
             yield required(f"spec.variables[{index}].name")
-        yield from _expression(variable.get("expression") or "", f"spec.variables[{index}].expression", VARIABLES)
-    if not spec.get("validations") and not spec.get("auditAnnotations"):
-        for field in ("validations", "auditAnnotations"):
-            yield required(f"spec.{field}", "validations or auditAnnotations must contain at least one item")
-    for index, validation in enumerate(spec.get("validations") or ()):
-        here = f"spec.validations[{index}]"
-        yield from _expression(validation.get("expression") or "", f"{here}.expression", known, wanted="bool")
-        if validation.get("messageExpression"):
-            message = validation["messageExpression"]
-            yield from _expression(message, f"{here}.messageExpression", known, wanted="string")
-        yield from _one_of(validation, here, "reason", _REASONS)
+        source = variable.get("expression") or ""
+        yield from _expression(source, f"spec.variables[{index}].expression", (*VARIABLES, *MESSAGES))
+    return VARIABLES if spec.get("variables") else tuple(name for name in VARIABLES if name != "variables")
+
+
+# patchType -> its field, and the types of values that its expression may have
+_MUTATIONS: Final = {"ApplyConfiguration": ("applyConfiguration", ("Object",)), "JSONPatch": ("jsonPatch", ("list",))}
+
+
+def mutating_policy(obj: Object, old: Object | None) -> list[Cause]:
+    """Findings of a MutatingAdmissionPolicy."""
+    return list(_mutating_policy(obj.get("spec") or {}))
+
+
+def _mutating_policy(spec: Mapping[str, Any]) -> Iterator[Cause]:
+    known = yield from _common(spec)
+    mutations = spec.get("mutations") or ()
+    if not mutations:
+        yield required("spec.mutations", "mutations must contain at least one item")
+    for index, mutation in enumerate(mutations):
+        here, kind = f"spec.mutations[{index}]", mutation.get("patchType") or ""
+        if kind not in _MUTATIONS:
+            yield not_supported(f"{here}.patchType", kind, tuple(_MUTATIONS))
+            continue
+        field, wanted = _MUTATIONS[kind]
+        if mutation.get(field) is None:
+            yield required(f"{here}.{field}", f"must be specified when patchType is {kind}")
+            continue
+        source = mutation[field].get("expression") or ""
+        yield from _expression(source, f"{here}.{field}.expression", (*known, *MESSAGES), wanted=wanted)
+    if not spec.get("reinvocationPolicy"):
+        yield required("spec.reinvocationPolicy")
+    yield from _one_of(spec, "spec", "reinvocationPolicy", ("IfNeeded", "Never"))
+
+
+def mutating_policy_binding(obj: Object, old: Object | None) -> list[Cause]:
+    """Findings of a MutatingAdmissionPolicyBinding."""
+    return list(_bound(obj.get("spec") or {}))
 
 
 def _match(match: Mapping[str, Any], path: str) -> Iterator[Cause]:
@@ -189,8 +230,6 @@ def policy_binding(obj: Object, old: Object | None) -> list[Cause]:
 
 
 def _policy_binding(spec: Mapping[str, Any]) -> Iterator[Cause]:
-    if not spec.get("policyName"):
-        yield required("spec.policyName")
     actions = spec.get("validationActions") or ()
     if not actions:
         yield required("spec.validationActions", "at least one validation action is required")
@@ -199,6 +238,13 @@ def _policy_binding(spec: Mapping[str, Any]) -> Iterator[Cause]:
             yield not_supported(f"spec.validationActions[{index}]", action, ("Audit", "Deny", "Warn"))
     if {"Deny", "Warn"} <= set(actions):
         yield invalid_value("spec.validationActions", str(list(actions)), "must not contain both Deny and Warn")
+    yield from _bound(spec)
+
+
+def _bound(spec: Mapping[str, Any]) -> Iterator[Cause]:
+    """Findings of what both kinds of binding have."""
+    if not spec.get("policyName"):
+        yield required("spec.policyName")
     if match := spec.get("matchResources"):
         yield from _match(match, "spec.matchResources")
     if param := spec.get("paramRef"):

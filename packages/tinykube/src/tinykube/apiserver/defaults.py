@@ -437,6 +437,40 @@ def _autoscaler(obj: Object) -> None:
     _fill(_spec(obj), minReplicas=1)
 
 
+def _flow_schema(obj: Object) -> None:
+    _fill(_spec(obj), matchingPrecedence=1000)
+    _fill(obj, status={})
+
+
+def _priority_level(obj: Object) -> None:
+    spec = _spec(obj)
+    if spec.get("type") == "Exempt":
+        _fill(spec, exempt={})
+        _fill(spec["exempt"], nominalConcurrencyShares=0, lendablePercent=0)
+    elif isinstance(limited := spec.get("limited"), dict):
+        _fill(limited, nominalConcurrencyShares=30, lendablePercent=0)
+        queuing = (limited.get("limitResponse") or {}).get("queuing")
+        if isinstance(queuing, dict):
+            _fill(queuing, queues=64, handSize=8, queueLengthLimit=50)
+    _fill(obj, status={})
+
+
+def _admission_policy(obj: Object) -> None:
+    _fill(_spec(obj), failurePolicy="Fail")
+    _match_resources(obj["spec"].get("matchConstraints"))
+
+
+def _admission_binding(obj: Object) -> None:
+    _match_resources(_spec(obj).get("matchResources"))
+
+
+def _match_resources(match: Object | None) -> None:
+    if match is not None:
+        _fill(match, matchPolicy="Equivalent", namespaceSelector={}, objectSelector={})
+        for rule in (*(match.get("resourceRules") or ()), *(match.get("excludeResourceRules") or ())):
+            _fill(rule, scope="*")
+
+
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ADMISSION: Final = "admissionregistration.k8s.io"
 _BY_PLURAL: Final[dict[tuple[str, str], Default]] = {
@@ -464,6 +498,12 @@ _BY_PLURAL: Final[dict[tuple[str, str], Default]] = {
     ("storage.k8s.io", "storageclasses"): _storage_class,
     ("scheduling.k8s.io", "priorityclasses"): _priority_class,
     ("networking.k8s.io", "networkpolicies"): _network_policy,
+    (_ADMISSION, "mutatingadmissionpolicies"): _admission_policy,
+    (_ADMISSION, "mutatingadmissionpolicybindings"): _admission_binding,
+    (_ADMISSION, "validatingadmissionpolicies"): _admission_policy,
+    (_ADMISSION, "validatingadmissionpolicybindings"): _admission_binding,
+    ("flowcontrol.apiserver.k8s.io", "flowschemas"): _flow_schema,
+    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"): _priority_level,
     (_ADMISSION, "mutatingwebhookconfigurations"): _webhooks,
     (_ADMISSION, "validatingwebhookconfigurations"): _webhooks,
     ("autoscaling", "horizontalpodautoscalers"): _autoscaler,

@@ -24,12 +24,14 @@ from tinykube.apiserver.discovery import DiscoveryAnswer
 from tinykube.apiserver.hooks import Object
 from tinykube.apiserver.identity import RequestAuthenticator, ServiceAccountTokens
 from tinykube.apiserver.limit_ranges import LimitRanges
+from tinykube.apiserver.mutating_policies import MutatingPolicies
 from tinykube.apiserver.openapi import OpenAPI
 from tinykube.apiserver.pod_security import PodSecurity
 from tinykube.apiserver.policies import AdmissionPolicies
 from tinykube.apiserver.rbac import RBAC
 from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.reviews import Reviews, TokenRequests
+from tinykube.apiserver.schema import Schema
 from tinykube.apiserver.streams import Streams
 from tinykube.apiserver.webhooks import Webhooks
 
@@ -39,6 +41,8 @@ _RBAC_KINDS = ("clusterroles", "clusterrolebindings", "roles", "rolebindings")
 _VALIDATORS = {
     "mutatingwebhookconfigurations": configurations.webhooks,
     "validatingwebhookconfigurations": configurations.webhooks,
+    "mutatingadmissionpolicies": configurations.mutating_policy,
+    "mutatingadmissionpolicybindings": configurations.mutating_policy_binding,
     "validatingadmissionpolicies": configurations.policy,
     "validatingadmissionpolicybindings": configurations.policy_binding,
     "resourcequotas": quotas.findings,
@@ -56,7 +60,12 @@ class Extensions:
         self.identity = RequestAuthenticator(ServiceAccountTokens(signing_key, self.find, clock), self.rbac)
         self.webhooks = Webhooks(self._resolve)
         self.admission = AdmissionChain(
-            self.find, registry.list, self.webhooks, AdmissionPolicies(self._params, self.rbac.answer), self.rbac
+            self.find,
+            registry.list,
+            self.webhooks,
+            AdmissionPolicies(self._params, self.rbac.answer),
+            MutatingPolicies(self._params, self.rbac.answer, self._merging),
+            self.rbac,
         )
         self.streams = Streams(self.find)
         self._schemas: dict[tuple[str, str, str], Object] = {}
@@ -82,6 +91,9 @@ class Extensions:
 
     def _resolve(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
         return services.endpoint(self.find, self.registry.list, namespace, name, port)
+
+    def _merging(self, info: ResourceInfo) -> Schema:
+        return self.registry.kinds.find(info).rules.schema
 
     def _params(self, api_version: str, kind: str, namespace: str, name: str | None) -> list[Object]:
         found = self.registry.kinds.of(api_version, kind)

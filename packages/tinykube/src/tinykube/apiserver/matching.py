@@ -12,7 +12,9 @@ from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.selectors import CompiledSelector, selector_of
 
 # A broken policy or webhook has to be repairable. Policies do apply to the configurations of webhooks.
-_POLICIES: Final = frozenset(("validatingadmissionpolicies", "validatingadmissionpolicybindings"))
+_POLICIES: Final = frozenset(
+    f"{kind}admissionpolic{end}" for kind in ("mutating", "validating") for end in ("ies", "ybindings")
+)
 _CONFIGURATION: Final = _POLICIES | {"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
 
 

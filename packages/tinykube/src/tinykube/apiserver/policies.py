@@ -24,6 +24,8 @@ from tinykube.apiserver.selectors import selector_of
 logger = logging.getLogger("tinykube.apiserver")
 
 VARIABLES: Final = ("object", "oldObject", "request", "params", "namespaceObject", "authorizer", "variables")
+#: The messages that expressions of mutations construct.
+MESSAGES: Final = ("Object", "JSONPatch")
 _CODES: Final = {"Invalid": 422, "Forbidden": 403, "Unauthorized": 401, "RequestEntityTooLarge": 413}
 
 # (apiVersion, kind, namespace, name or None for all) -> the parameter objects
@@ -39,6 +41,13 @@ class Validation(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Mutation(msgspec.Struct, frozen=True):
+    """One change of an object; `applied`: the expression gives a configuration to apply, otherwise JSON patches."""
+
+    program: CelProgram
+    applied: bool
+
+
 class AdmissionPolicy(msgspec.Struct, frozen=True):
     name: str
     match: Match
@@ -47,6 +56,8 @@ class AdmissionPolicy(msgspec.Struct, frozen=True):
     validations: tuple[Validation, ...]
     param_kind: tuple[str, str] | None  # (apiVersion, kind)
     ignores_failure: bool
+    mutations: tuple[Mutation, ...] = ()
+    again: bool = False  # reinvocationPolicy: IfNeeded
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -81,8 +92,8 @@ class _Variables(Mapping[str, Any]):
 
 
 @functools.lru_cache(maxsize=1024)
-def _program(source: str) -> CelProgram:
-    return CelProgram(source, VARIABLES)
+def _program(source: str, messages: tuple[str, ...] = ()) -> CelProgram:
+    return CelProgram(source, (*VARIABLES, *messages))
 
 
 def compile_policy(obj: Object) -> AdmissionPolicy:
@@ -105,6 +116,13 @@ def compile_policy(obj: Object) -> AdmissionPolicy:
         ),
         (kind["apiVersion"], kind["kind"]) if kind else None,
         spec.get("failurePolicy") == "Ignore",
+        tuple(
+            Mutation(_program(entry[field]["expression"], MESSAGES), field == "applyConfiguration")
+            for entry in spec.get("mutations") or ()
+            for field in ("applyConfiguration", "jsonPatch")
+            if entry.get(field)
+        ),
+        spec.get("reinvocationPolicy") == "IfNeeded",
     )
 
 
@@ -124,8 +142,8 @@ def compile_binding(obj: Object) -> Binding:
 _EVERYTHING: Final = {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}
 
 
-class AdmissionPolicies:
-    """The policies in force."""
+class BoundPolicies:
+    """The policies of one kind in force: which of them match a request, by which bindings and with which parameters."""
 
     def __init__(self, find_params: FindParams, authorize: Authorize) -> None:
         self._find_params = find_params
@@ -150,22 +168,15 @@ class AdmissionPolicies:
             for binding in self._bindings
         )
 
-    def validate(self, request: AdmissionRequest, namespace: Object | None) -> None:
-        """Raises ApiFailure for the first binding that denies, after all others have warned."""
-        refusals: list[ApiFailure] = []
+    def _matching(
+        self, request: AdmissionRequest, namespace: Object | None
+    ) -> Iterator[tuple[AdmissionPolicy, Binding]]:
         for binding in self._bindings:
             policy = self._policies.get(binding.policy)
             if policy is None or not policy.match.matches(request, namespace):
                 continue
-            if binding.match is not None and not binding.match.matches(request, namespace):
-                continue
-            try:
-                for params in self._params(policy, binding, request):
-                    self._run(policy, binding, request, namespace, params)
-            except ApiFailure as refusal:
-                refusals.append(refusal)
-        if refusals:
-            raise refusals[0]
+            if binding.match is None or binding.match.matches(request, namespace):
+                yield policy, binding
 
     def _params(self, policy: AdmissionPolicy, binding: Binding, request: AdmissionRequest) -> list[Object | None]:
         if policy.param_kind is None or binding.param is None:
@@ -180,14 +191,15 @@ class AdmissionPolicies:
             raise self._denied(policy, binding, request, text)
         return list(found)
 
-    def _run(
+    def _scope(
         self,
         policy: AdmissionPolicy,
         binding: Binding,
         request: AdmissionRequest,
         namespace: Object | None,
         params: Object | None,
-    ) -> None:
+    ) -> Object | None:
+        """Return the variables of a policy's expressions; None where its conditions do not hold."""
         scope: Object = {
             "object": request.obj,
             "oldObject": request.old,
@@ -199,10 +211,51 @@ class AdmissionPolicies:
         scope["variables"] = _Variables(policy.variables, scope)
         try:
             if not all(condition(scope) is True for condition in policy.conditions):
-                return
+                return None
         except CelError as problem:
             if not policy.ignores_failure:
                 raise self._denied(policy, binding, request, f"match condition failed: {problem}") from None
+            return None
+        return scope
+
+    @staticmethod
+    def _denied(
+        policy: AdmissionPolicy, binding: Binding, request: AdmissionRequest, text: str, reason: str = "Invalid"
+    ) -> ApiFailure:
+        what = "MutatingAdmissionPolicy" if policy.mutations else "ValidatingAdmissionPolicy"
+        why = f"{what} '{policy.name}' with binding '{binding.name}' denied request: {text}"
+        failure = forbidden(request.info, request.name, why)
+        failure.reason = reason
+        failure.status = _CODES.get(reason, 403)
+        failure.details = {**(failure.details or {}), "causes": [{"message": why}]}
+        return failure
+
+
+class AdmissionPolicies(BoundPolicies):
+    """The ValidatingAdmissionPolicies in force."""
+
+    def validate(self, request: AdmissionRequest, namespace: Object | None) -> None:
+        """Raises ApiFailure for the first binding that denies, after all others have warned."""
+        refusals: list[ApiFailure] = []
+        for policy, binding in self._matching(request, namespace):
+            try:
+                for params in self._params(policy, binding, request):
+                    self._run(policy, binding, request, namespace, params)
+            except ApiFailure as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise refusals[0]
+
+    def _run(
+        self,
+        policy: AdmissionPolicy,
+        binding: Binding,
+        request: AdmissionRequest,
+        namespace: Object | None,
+        params: Object | None,
+    ) -> None:
+        scope = self._scope(policy, binding, request, namespace, params)
+        if scope is None:
             return
         for validation in policy.validations:
             try:
@@ -218,17 +271,6 @@ class AdmissionPolicies:
                 request.warnings.append(f"Validation failed for {who}: {text}")
             if "Deny" in binding.actions:
                 raise self._denied(policy, binding, request, text, validation.reason)
-
-    @staticmethod
-    def _denied(
-        policy: AdmissionPolicy, binding: Binding, request: AdmissionRequest, text: str, reason: str = "Invalid"
-    ) -> ApiFailure:
-        why = f"ValidatingAdmissionPolicy '{policy.name}' with binding '{binding.name}' denied request: {text}"
-        failure = forbidden(request.info, request.name, why)
-        failure.reason = reason
-        failure.status = _CODES.get(reason, 403)
-        failure.details = {**(failure.details or {}), "causes": [{"message": why}]}
-        return failure
 
 
 def _message(validation: Validation, scope: Object) -> str:

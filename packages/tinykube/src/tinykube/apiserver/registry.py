@@ -20,6 +20,7 @@ from tinykube.apiserver import apply as book
 from tinykube.apiserver import failure, lifecycle
 from tinykube.apiserver.addresses import DEFAULT_RANGE, ServiceRange
 from tinykube.apiserver.admitting import admitted, scale_admitted
+from tinykube.apiserver.autoscaler_forms import first_version_printer, first_version_rules, from_second, to_second
 from tinykube.apiserver.builtin import RESOURCES, ResourceInfo
 from tinykube.apiserver.eventforms import from_core, to_core
 from tinykube.apiserver.fieldset import Object
@@ -31,6 +32,7 @@ from tinykube.apiserver.rules import builtin_rules
 from tinykube.apiserver.selectors import parse_fields, parse_labels
 from tinykube.apiserver.store import Journal, ObjectStore, Selection, StoreEntry, Subscriber
 from tinykube.apiserver.strictness import strict_findings
+from tinykube.apiserver.tables import printer_for
 from tinykube.apiserver.typed import prune_metadata
 from tinykube.apiserver.typed_apply import check_applied, with_empty
 from tinykube.apiserver.validation import VALIDATE_BY_SUBRESOURCE, validate_metadata
@@ -77,6 +79,9 @@ class Registry:
             rules = builtin_rules(info, services, service_range)
             if info.group == "events.k8s.io":
                 self.kinds.add(info, rules, table="events", outward=from_core, inward=to_core)
+            elif info.api_version == "autoscaling/v1":
+                rules, printer = first_version_rules(rules), first_version_printer(printer_for(info.group, info.plural))
+                self.kinds.add(info, rules, outward=from_second, inward=to_second, printer=printer)
             else:
                 self.kinds.add(info, rules)
         self._namespaces = self.kinds.find("namespaces").table

@@ -51,8 +51,12 @@ _CONDITIONAL = frozenset(
     (
         "csidrivers",
         "leases",
+        "flowschemas",
+        "mutatingadmissionpolicies",
+        "mutatingadmissionpolicybindings",
         "mutatingwebhookconfigurations",
         "poddisruptionbudgets",
+        "prioritylevelconfigurations",
         "runtimeclasses",
         "validatingadmissionpolicies",
         "validatingadmissionpolicybindings",
