@@ -24,6 +24,13 @@ static void write_line(int log, const char *name, const char *text, size_t lengt
         return; /* a full disk must not stop the container */
 }
 
+void end_line(struct stream *stream, int log)
+{
+    if (stream->have)
+        write_line(log, stream->name, stream->line, stream->have, 1);
+    stream->have = 0;
+}
+
 /* Returns 0 when the stream has ended. */
 int pump(struct stream *stream, int log)
 {
@@ -31,9 +38,7 @@ int pump(struct stream *stream, int log)
     if (got < 0)
         return errno == EAGAIN || errno == EINTR;
     if (got == 0) {
-        if (stream->have)
-            write_line(log, stream->name, stream->line, stream->have, 1);
-        stream->have = 0;
+        end_line(stream, log);
         return 0;
     }
     stream->have += (size_t)got;

@@ -13,7 +13,8 @@
  *   log PATH | exit PATH | unshare root|user | map FILE PROGRAM|- TEXT (who is mapped, see users.c)
  *   stage DIR | skeleton DIR (overlay of the machine's DIR) | pivot
  *   bind SRC DST rw|ro   | dir DST | tmpfs DST MODE | terminals DST (devpts) | symlink TARGET DST | readonly DST
- *   processes DST (a PID namespace, and its /proc) | capabilities HEX (none but these) | nonewprivileges
+ *   processes DST (a PID namespace, and its /proc) | join PID (that of this process instead)
+ *   capabilities HEX (none but these) | nonewprivileges
  *   hostname NAME | cwd DIR | user UID GID | group GID | tty | env K=V | arg A
  *
  * Invariants: sources of binds are paths of the machine and are resolved before the word is written (after `pivot` they are
@@ -169,12 +170,14 @@ static int run(const char *path)
         }
     }
     kill_descendants();
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         while (streams[i].fd >= 0) {
             struct pollfd rest = {streams[i].fd, POLLIN, 0};
             if (poll(&rest, 1, 0) <= 0 || !pump(&streams[i], log))
                 break;
         }
+        end_line(&streams[i], log);
+    }
     write_exit(exit_path, status);
     return 0;
 }

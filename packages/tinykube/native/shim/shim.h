@@ -60,5 +60,6 @@ struct stream {
     char line[LINE_MAX_BYTES];
 };
 int pump(struct stream *stream, int log); /* 0 when the stream has ended */
+void end_line(struct stream *stream, int log); /* writes what has no newline yet */
 
 #endif

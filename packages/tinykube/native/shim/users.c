@@ -26,6 +26,15 @@ pid_t fork_into(struct spec spec)
     unsigned long flags = SIGCHLD;
     if (!has_word(spec, "processes"))
         return fork();
+    if (has_word(spec, "join")) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%.16s/ns/pid", word_after(spec, "join"));
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || setns(fd, CLONE_NEWPID) < 0)
+            fail("join the processes of %.16s: %s", word_after(spec, "join"), strerror(errno));
+        close(fd);
+        return fork();
+    }
     born_in_users = !strcmp(word_after(spec, "unshare"), "user");
     flags |= CLONE_NEWPID | (born_in_users ? CLONE_NEWUSER : 0);
     pid_t pid = (pid_t)syscall(SYS_clone, flags, 0, 0, 0, 0);

@@ -24,7 +24,7 @@ from kubekit.errors import InvalidInput, KubekitError, Retryable
 from kubekit.kube import ApiError, Conflict, NotFound
 from tinykube.images import ImageMissing
 from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, decide
-from tinykube.kubelet.pod import KubeletPod, SpecContainer, all_containers, passing
+from tinykube.kubelet.pod import KubeletPod, SpecContainer, all_containers, every_container, passing
 from tinykube.kubelet.status import pod_status
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class LightPod:
         return False
 
     def _start(self, name: str) -> None:
-        container = next(c for c in all_containers(self.pod) if c.name == name)
+        container = next(c for c in every_container(self.pod) if c.name == name)
         before = self.seen.get(name, NEVER_SEEN)
         now = self.nodes.clock()
         try:
@@ -186,7 +186,7 @@ class LightPod:
         )
 
     async def _await_end(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        container = next(c for c in all_containers(self.pod) if c.name == name)
+        container = next(c for c in every_container(self.pod) if c.name == name)
         try:
             while True:
                 if await write_config_maps(self.nodes.client, self.pod, container, self.node.root):

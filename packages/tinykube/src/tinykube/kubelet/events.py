@@ -25,6 +25,7 @@ class Events:
         about = reference(pod)
         if container is not None:
             kind = "initContainers" if container in pod.spec.init_containers else "containers"
+            kind = "ephemeralContainers" if container in pod.spec.ephemeral_containers else kind
             about = msgspec.structs.replace(about, field_path=f"spec.{kind}{{{container.name}}}")
         self._recorder.event(about, "Warning" if level == "Warning" else "Normal", reason, message)
 

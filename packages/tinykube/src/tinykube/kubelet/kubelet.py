@@ -37,7 +37,7 @@ from tinykube.kubelet.events import Events
 from tinykube.kubelet.machine import ClusterAccess, KubeletMachine
 from tinykube.kubelet.node import KubeletFacts, NodeReporter
 from tinykube.kubelet.platform import Platform
-from tinykube.kubelet.pod import KubeletPod, all_containers
+from tinykube.kubelet.pod import KubeletPod, every_container
 from tinykube.kubelet.runtimes import ContainerRuntime
 from tinykube.kubelet.server import CallerCertificate, HttpProblem, KubeletBackend, KubeletServer, LogFile
 from tinykube.kubelet.settings import KubeletSettings
@@ -272,7 +272,7 @@ class Kubelet:
 
     def _log_file(self, namespace: str, name: str, container: str, previous: bool) -> LogFile:
         worker = self._worker(namespace, name)
-        if not any(c.name == container for c in all_containers(worker.pod)):
+        if not any(c.name == container for c in every_container(worker.pod)):
             raise HttpProblem(400, f"container {container} is not valid for pod {name}")
         state = worker.seen.get(container)
         if state is None or not state.id:

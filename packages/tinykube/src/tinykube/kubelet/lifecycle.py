@@ -1,8 +1,8 @@
 """Decides a kubelet's next actions for one pod: a pure function of the pod, the state of its containers, and the time.
 
 The rules are those of Kubernetes: init containers one after the other, sidecars (init containers that restart)
-before what follows them, restart policies with a back-off of 0, 10, 20, 40 ... 300 s that a run of ten minutes
-resets, no restart once a pod is being deleted.
+before what follows them, ephemeral containers once and next to all others, restart policies with a back-off of 0, 10,
+20, 40 ... 300 s that a run of ten minutes resets, no restart once a pod is being deleted.
 
 Invariant: calling it again on an unchanged world gives the same plan, and a world that a plan was applied to gives
 an empty one.
@@ -127,7 +127,7 @@ class _Decision:
 
     def plan(self, evicted: bool) -> PodPlan:
         spec = self.pod.spec
-        everyone = (*spec.init_containers, *spec.containers)
+        everyone = (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
         ending = evicted or self.pod.metadata.deletion_timestamp is not None
         if ending:
             self.stop = [Stop(c.name, "pod") for c in everyone if self.of(c).running and not self.of(c).stopping]
@@ -139,16 +139,24 @@ class _Decision:
             if state.running and state.unhealthy and not state.stopping:
                 self.stop.append(Stop(container.name, state.unhealthy))
         if self._over():
-            helpers = [c for c in spec.init_containers if self.of(c).running]
-            self.stop += [Stop(c.name, "the pod's work is done") for c in helpers if not self.of(c).stopping]
-            return self._result(True, None if helpers else self._final(False))
+            return self._result(True, None if self._helpers_end() else self._final(False))
         progress = self._init()
         if progress is None:
-            return self._result(False, Phase.FAILED)
+            return self._result(False, None if self._helpers_end() else Phase.FAILED)
+        for container in spec.ephemeral_containers:
+            if not self.of(container).running and self.of(container).ended is None:
+                self._again(container)
         if progress:
             for container in spec.containers:
                 self._main(container)
         return self._result(progress, None)
+
+    def _helpers_end(self) -> bool:
+        """Stop what runs next to the work of the pod; return whether any of it still does."""
+        spec = self.pod.spec
+        helpers = [c for c in (*spec.init_containers, *spec.ephemeral_containers) if self.of(c).running]
+        self.stop += [Stop(c.name, "the pod's work is done") for c in helpers if not self.of(c).stopping]
+        return bool(helpers)
 
     def _result(self, initialized: bool, finished: Phase | None) -> PodPlan:
         return PodPlan(

@@ -185,6 +185,7 @@ class SpecContainer(Struct):
     termination_message_path: str = "/dev/termination-log"
     termination_message_policy: str = "File"
     restart_policy: str | None = None  # of init containers: "Always" makes a sidecar
+    target_container_name: str = ""  # of ephemeral containers
 
     @property
     def sidecar(self) -> bool:
@@ -281,6 +282,7 @@ class KubeletPodSpec(Struct):
     node_name: str = ""
     containers: tuple[SpecContainer, ...] = ()
     init_containers: tuple[SpecContainer, ...] = ()
+    ephemeral_containers: tuple[SpecContainer, ...] = ()
     volumes: tuple[KubeletVolume, ...] = ()
     restart_policy: str = "Always"
     service_account_name: str = "default"
@@ -330,6 +332,11 @@ class KubeletPod(Struct):
 def all_containers(pod: KubeletPod) -> tuple[SpecContainer, ...]:
     """Init containers first: the order of admission."""
     return pod.spec.init_containers + pod.spec.containers
+
+
+def every_container(pod: KubeletPod) -> tuple[SpecContainer, ...]:
+    """Those of `all_containers`, then the ephemeral ones, which have no devices."""
+    return all_containers(pod) + pod.spec.ephemeral_containers
 
 
 def passing(pod: KubeletPod) -> frozenset[str]:

@@ -40,6 +40,9 @@ def pod_status(
     init = [
         _container_status(pod, c, seen, plan, runtime, "PodInitializing", init=True) for c in pod.spec.init_containers
     ]
+    added = [_container_status(pod, c, seen, plan, runtime, "ContainerCreating") for c in pod.spec.ephemeral_containers]
+    for one in added:
+        one["ready"] = False  # nothing waits for them
     for one in main:
         if one["name"] in resources:
             one["allocatedResourcesStatus"] = resources[one["name"]]
@@ -58,6 +61,8 @@ def pod_status(
         status["containerStatuses"] = main
     if init:
         status["initContainerStatuses"] = init
+    if added:
+        status["ephemeralContainerStatuses"] = added
     if failure is not None:
         status |= {"reason": failure[0], "message": failure[1]}
     return status

@@ -27,6 +27,7 @@ from tinykube.kubelet.pod import (
     SpecContainer,
     TokenSource,
     VolumeMount,
+    every_container,
 )
 
 
@@ -213,7 +214,7 @@ def needed_objects(pod: KubeletPod) -> tuple[set[str], set[str], set[TokenSource
                 secrets.add(projection.secret.name)
             if projection.service_account_token is not None:
                 tokens.add(projection.service_account_token)
-    for container in (*pod.spec.init_containers, *pod.spec.containers):
+    for container in every_container(pod):
         for source in container.env_from:
             maps |= {source.config_map_ref.name} if source.config_map_ref else set()
             secrets |= {source.secret_ref.name} if source.secret_ref else set()

@@ -31,7 +31,7 @@ from tinykube.kubelet.hooks import run_hook
 from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan, Stop, decide
 from tinykube.kubelet.logs import last_lines
 from tinykube.kubelet.machine import KubeletMachine
-from tinykube.kubelet.pod import KubeletPod, LifecycleHandler, SpecContainer, all_containers
+from tinykube.kubelet.pod import KubeletPod, LifecycleHandler, SpecContainer, every_container
 from tinykube.kubelet.prepare import Preparation, WaitingFor
 from tinykube.kubelet.probes import watch_probes
 from tinykube.kubelet.rejected import PodRejected
@@ -72,7 +72,9 @@ class PodWorker:
 
     def update(self, pod: KubeletPod) -> None:
         """A newer version of the pod."""
-        self.pod = pod
+        old, self.pod, self._preparation.pod = self.pod.metadata, pod, pod
+        if (old.labels, old.annotations) != (pod.metadata.labels, pod.metadata.annotations):
+            self._preparation.stale.set()  # files of the downward API
         self._poke.set()
 
     def vanish(self) -> None:
@@ -207,7 +209,7 @@ class PodWorker:
             )
 
     def _container(self, name: str) -> SpecContainer | None:
-        return next((c for c in all_containers(self.pod) if c.name == name), None)
+        return next((c for c in every_container(self.pod) if c.name == name), None)
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -231,6 +233,8 @@ class PodWorker:
         )
         try:
             spec = await self._preparation.container(container, attempt)
+            if container.target_container_name:
+                spec = msgspec.structs.replace(spec, joins=self._target(container.target_container_name))
         except WaitingFor as waiting:
             reason = waiting.later_reason if before.waiting is not None else waiting.reason
             if waiting.later_reason == "ImagePullBackOff":
@@ -280,6 +284,13 @@ class PodWorker:
             self._spawn(f"hook {name}", self._post_start(container, record, container.lifecycle.post_start))
         if "volumes" not in self._tasks:
             self._spawn("volumes", self._keep_volumes())
+
+    def _target(self, name: str) -> int:
+        """Return the main process of a container that an ephemeral one joins. Raises WaitingFor."""
+        record = self.records.get(name)
+        if record is None or not is_running(record):
+            raise WaitingFor(f'Error: failed to find the target container "{name}"', "CreateContainerError")
+        return record.pid
 
     async def _post_start(self, container: SpecContainer, record: ContainerRecord, hook: LifecycleHandler) -> None:
         problem = await run_hook(self.machine, self.pod, container, record, hook)

@@ -224,6 +224,7 @@ class Launcher:
             shim_start=process_start(shim),
             pid=int(answer.split()[1]),
             isolated=self.mode.isolation is not Isolation.NONE,
+            joined=spec.joins is not None,
         )
         self.records.save(started)
         return started
@@ -231,13 +232,13 @@ class Launcher:
     async def wait(self, record: ContainerRecord) -> Exit:
         """Returns once the container has ended. One whose shim was killed ends like a container that was: 137."""
         await self._reap(record.shim_pid, record.shim_start)
-        if self.records.exit_of(record.id) is None:
+        if record.joined or self.records.exit_of(record.id) is None:
             await asyncio.to_thread(self.end_leftovers, record)
         return self.exit_of(record)
 
     def end_leftovers(self, record: ContainerRecord) -> None:
         """End the processes of a container that its killed shim has left. Where it has a PID namespace, the kernel
-        does."""
+        does; orphans of a container that joined another's namespace are that one's."""
         from tinykube.cluster import processes  # NB: not above, as that package starts kubelets
 
         home = self.records.home(record.id)

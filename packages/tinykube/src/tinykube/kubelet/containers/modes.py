@@ -166,6 +166,9 @@ def fit(spec: ContainerSpec, mode: IsolationMode) -> tuple[ContainerSpec, tuple[
     lacks: list[str] = []
     if not mode.own_processes:
         spec = msgspec.structs.replace(spec, host_pid=True)
+    if spec.joins is not None and mode.isolation in (Isolation.USERS, Isolation.USER) and mode.own_processes:
+        lacks.append("the processes of its target container (which has a user namespace of its own)")
+        spec = msgspec.structs.replace(spec, joins=None)
     if mode.isolation is Isolation.ROOT:
         return spec, ()
     unknown = [f"user {spec.user}"] if not _has(mode.users, spec.user) else []

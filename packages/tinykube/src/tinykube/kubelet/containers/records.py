@@ -33,6 +33,7 @@ class ContainerRecord(msgspec.Struct, kw_only=True, frozen=True):
     shim_start: int = 0
     pid: int = 0
     isolated: bool = True
+    joined: bool = False  # in the PID namespace of another container
 
 
 class Exit(msgspec.Struct, frozen=True):

@@ -55,7 +55,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `devices` are mounts onto device paths, `links` (target, path) symbolic links in the container, `volumes` the
     targets of the mounts that the pod itself asked for. `capabilities` has a bit for each that the container may have,
-    None for all; `host_pid` shares the machine's PID namespace. `programs` are those of the image that are
+    None for all; `host_pid` shares the machine's PID namespace, `joins` that of another container's
+    process. `programs` are those of the image that are
     started otherwise here, see `tinykube.images`.
     """
 
@@ -72,6 +73,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: int | None = None
     no_new_privileges: bool = False
     host_pid: bool = False
+    joins: int | None = None
     read_only_root: bool = False
     hostname: str = ""
     volumes: tuple[str, ...] = ()
@@ -157,6 +159,8 @@ def isolated_words(spec: ContainerSpec, machine: MachineRoot, *, stage: Path, no
         if name not in _LAYERED:
             words += ["bind", f"/{name}", f"/{name}", "ro"]
     words += ["bind", "/proc", "/proc", "rw"] if spec.host_pid else ["processes", "/proc"]
+    if spec.joins is not None and not spec.host_pid:
+        words += ["join", str(spec.joins)]
     if not spec.privileged:
         for name in machine.settings:
             words += ["bind", f"/proc/{name}", f"/proc/{name}", "ro"]
