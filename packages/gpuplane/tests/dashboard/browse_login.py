@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 WIDTHS = (1440, 390)
 WIDE = "document.documentElement.scrollWidth"
@@ -45,6 +45,7 @@ def logged_in(browser: Browser, address: str, token: str, folder: Path, width: i
     page.click("nav a[href='/mine']")
     page.wait_for_selector(".running table")
     found["mine"] = page.inner_text("main")
+    found |= without_data(context, address)
     page.click("#viewer button")
     page.wait_for_selector("#token")
     found["complaints"], found["asked"] = list(complaints), sorted(asked)
@@ -52,6 +53,21 @@ def logged_in(browser: Browser, address: str, token: str, folder: Path, width: i
     page.wait_for_selector("#token")
     found["after"] = page.url.removeprefix(address)
     context.close()
+    return found
+
+
+def without_data(context: BrowserContext, address: str) -> dict[str, Any]:
+    """Return what the page says while the dashboard gives no data, and once it does."""
+    page = context.new_page()
+    refusal = {"what": "the API server does not answer", "where": "", "cure": "try again <b>soon</b>"}
+    page.route("**/api/snapshot", lambda route: route.fulfill(status=503, json=refusal))
+    page.goto(address)
+    page.wait_for_selector("#live.old")
+    found = {"trouble": page.inner_text("#live")}
+    page.unroute("**/api/snapshot")
+    page.wait_for_selector("#live:text-is('live')")
+    found["troubleOver"] = page.inner_text("#live")
+    page.close()
     return found
 
 

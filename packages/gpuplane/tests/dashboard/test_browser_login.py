@@ -46,6 +46,13 @@ def test_the_pages_have_the_names_of_the_tenant_alone(seen: dict[str, Any], widt
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_a_page_without_data_says_why_and_what_to_do(seen: dict[str, Any], width: str) -> None:
+    found = seen[width]
+    assert found["trouble"] == "the API server does not answer: try again <b>soon</b>"
+    assert found["troubleOver"] == "live"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_they_fit_their_width_and_ask_nothing_of_others(seen: dict[str, Any], width: str) -> None:
     found = seen[width]
     assert found["loginWide"] <= int(width) and found["firstWide"] <= int(width)
