@@ -25,6 +25,7 @@ SHARED_SUFFIX: Final = ".shared"  # ends the name of replicas that are renamed b
 VCUDA_CORE: Final = "tencent.com/vcuda-core"  # 1-99 a share of one GPU in percent, each 100 a whole GPU
 VCUDA_MEMORY: Final = "tencent.com/vcuda-memory"  # memory of a share, in units of 256 MiB
 ALPHA_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # a whole GPU, as Kubernetes 1.3 to 1.9 spelled it
+DRA_DRIVER: Final = "gpu.nvidia.com"  # NVIDIA's driver of resource claims
 
 ALPHA_GPU_NAME_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # on a node: the model of its GPUs, as Tesla-K80
 ALPHA_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # on a pod: its spec.affinity, as JSON

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from packages.gpuplane.tests.exporter.exporting import (
     one_gpu,
     pod_resources,
 )
+from packages.gpuplane.tests.exporter.test_meter import MeterTime
 
 
 async def test_pods_are_labelled(tmp_path: Path) -> None:
@@ -49,6 +51,56 @@ def test_a_share_has_many_ids_and_one_holder() -> None:
         ],
         "GPU-1": [GPUHolder("ml", "old", "main")],
     }
+
+
+def claimed(container: Any, *devices: str, driver: str = "gpu.nvidia.com") -> None:
+    """Give a container a claim with devices, as the kubelet lists it."""
+    resource = container.dynamic_resources.add(claim_name="gpus", claim_namespace="ml")
+    for device in devices:
+        cdi = [pb.CDIDevice(name=f"k8s.gpu.nvidia.com/claim=1-{device}")]
+        resource.claim_resources.add(driver_name=driver, pool_name="sim-1", device_name=device, cdi_devices=cdi)
+
+
+def test_gpus_of_resource_claims_have_holders_by_the_number_of_their_device_node() -> None:
+    answer = pb.ListPodResourcesResponse()
+    one = answer.pod_resources.add(name="one", namespace="ml").containers.add(name="main")
+    claimed(one, "gpu-0", "gpu-12", "gpu-0-mig-1g10gb-19-2", "gpu-vfio-1", "gpu-")
+    claimed(one, "gpu-0")
+    claimed(one, "gpu-3", driver="nics.example.com")
+    two = answer.pod_resources.add(name="two", namespace="ml").containers.add(name="main")
+    claimed(two, "gpu-0")
+    first, second = GPUHolder("ml", "one", "main", claim=True), GPUHolder("ml", "two", "main", claim=True)
+    assert holders(answer) == {"nvidia0": [first, second], "nvidia12": [first]}
+
+
+class Claims(FakePods):
+    """A kubelet with two pods that hold the same GPU by one claim."""
+
+    async def List(self, request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:
+        answer = pb.ListPodResourcesResponse()
+        for name in ("one", "two"):
+            claimed(answer.pod_resources.add(name=name, namespace="ml").containers.add(name="main"), "gpu-0")
+        return answer
+
+
+async def test_the_meter_books_a_gpu_to_the_pods_of_its_claims_in_equal_parts(tmp_path: Path) -> None:
+    time = MeterTime()
+    async with (
+        pod_resources(tmp_path, Claims()),
+        exporting(context(one_gpu, kubelet_dir=tmp_path, sleep=time.sleep)) as ask,
+    ):
+        await time.pass_by()
+        await time.pass_by()
+        text = (await ask("/metrics"))[1]
+    held = {
+        name: float(text.split(f'namespace="ml",pod="{name}",kind="claim"}} ')[1].split()[0]) for name in ("one", "two")
+    }
+    assert held["one"] == held["two"] > 0
+    parts = [line for line in text.splitlines() if line.startswith("container_gpu_allocation{")]
+    assert len(parts) == 2 and all(line.endswith(" 0.500000") for line in parts)
+    assert "gpuplane_gpu_unbooked_seconds_total" in text
+    [rest] = [line for line in text.splitlines() if line.startswith("gpuplane_gpu_unbooked_seconds_total{")]
+    assert float(rest.split()[-1]) == 0
 
 
 async def test_labels_and_uid_of_pods_are_put_on_the_lines_that_name_them(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import chain
@@ -35,6 +36,8 @@ MEMORY_UNIT: Final = 256 << 20  # bytes of an id of vcuda-memory
 SHARES: Final = (names.VCUDA_CORE, names.VCUDA_MEMORY)
 # What stands before the number of a replica: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
 REPLICA_SIGNS: Final = ("::", "/vgpu")
+# A whole GPU as NVIDIA's driver of resource claims names it, by the number of its device node.
+CLAIMED_GPU: Final = re.compile(r"gpu-(\d{1,4})")
 REPLICAS_NS: Final = 60 * 10**9  # after which the kubelet is asked again how many there are
 
 
@@ -70,7 +73,16 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIX
                 known = found.setdefault(device, [])
                 if holder not in known:
                     known.append(holder)
+            for device in _claimed(container):
+                found.setdefault(device, []).append(GPUHolder(namespace, pod_name, name, claim=True))
     return found
+
+
+def _claimed(container: ContainerResources) -> Iterator[str]:
+    """Yield the device nodes' names of the GPUs that a container holds by resource claims, each once."""
+    claimed = (device for resource in container.dynamic_resources for device in resource.claim_resources)
+    named = (CLAIMED_GPU.fullmatch(one.device_name) for one in claimed if one.driver_name == names.DRA_DRIVER)
+    yield from dict.fromkeys(f"nvidia{int(one[1])}" for one in named if one is not None)
 
 
 def _held(

@@ -24,6 +24,7 @@ class GPUHolder(msgspec.Struct, frozen=True, order=True):
     """A container that holds a GPU; `replica` is its number of a shared one, `marks` are further labels of its pod.
 
     `part`: the container holds a share of the GPU, `share_percent` of its core and `share_bytes` of its memory.
+    `claim`: it holds the GPU by a ResourceClaim.
     """
 
     namespace: str
@@ -34,6 +35,7 @@ class GPUHolder(msgspec.Struct, frozen=True, order=True):
     part: bool = False
     share_percent: int = 0
     share_bytes: int = 0
+    claim: bool = False
 
 
 class Entity(msgspec.Struct, frozen=True):

@@ -102,12 +102,16 @@ def _gpu(sample: Sample) -> GPUReading:
 
 
 def _count(device: str, holders: Mapping[str, Sequence[GPUHolder]], replicas: Mapping[str, int]) -> int:
-    """Return how many replicas a device has: as the kubelet reports, at least those that are held."""
+    """Return the number of equal parts of a device: containers that hold it by claims, or its replicas, as the kubelet
+    reports, at least those that are held.
+    """
+    if claims := sum(holder.claim for holder in holders.get(device, ())):
+        return claims
     held = [int(holder.replica) + 1 for holder in holders.get(device, ()) if holder.replica]
     return max([1, replicas.get(device, 0), *held])
 
 
-def _hold(entity: Entity, holder: GPUHolder, replicas: int, shares: ShareUses) -> Hold:
+def _hold(entity: Entity, holder: GPUHolder, parts: int, shares: ShareUses) -> Hold:
     uuid, total = entity.gpu.uuid, entity.gpu.memory_bytes
     part, kind, memory = 1.0, HoldKind.WHOLE, None
     if entity.instance:
@@ -116,7 +120,10 @@ def _hold(entity: Entity, holder: GPUHolder, replicas: int, shares: ShareUses) -
         memory = entity.sample.memory_used_bytes if not holder.replica else None
     if holder.replica:
         kind = HoldKind.REPLICA if kind is HoldKind.WHOLE else kind
-        part /= replicas
+        part /= parts
+    if holder.claim:
+        kind = HoldKind.CLAIM
+        part /= parts
     use = None
     if holder.part:
         kind = HoldKind.SHARE

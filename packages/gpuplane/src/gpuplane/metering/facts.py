@@ -11,12 +11,16 @@ import msgspec
 
 
 class HoldKind(StrEnum):
-    """Form in which a container holds a GPU. NVIDIA's MPS and time-slicing both offer replicas."""
+    """Form in which a container holds a GPU. NVIDIA's MPS and time-slicing both offer replicas.
+
+    Containers that hold the same GPU by claims hold equal parts of it.
+    """
 
     WHOLE = "whole"
     REPLICA = "replica"
     MIG = "mig"
     SHARE = "share"
+    CLAIM = "claim"
 
 
 class PodContainer(msgspec.Struct, frozen=True, order=True):
