@@ -129,21 +129,6 @@ async def test_cluster_roles_reach_everywhere_and_to_paths(cluster):
     assert refusal == 'forbidden: User "system:serviceaccount:default:bot" cannot get path "/metrics"'
 
 
-async def test_aggregated_roles_have_the_rules_of_those_they_select(cluster):
-    subject = {"kind": "User", "name": "jane"}
-    binding = {"metadata": {"name": "v"}, "roleRef": {"kind": "ClusterRole", "name": "view"}, "subjects": [subject]}
-    await cluster.create("clusterrolebindings", binding)
-    assert may(cluster, JANE, "list", "pods", "default")
-    assert not may(cluster, JANE, "get", "secrets", "default")
-    assert not may(cluster, JANE, "list", "gpunodes", group="gpuplane.dev")
-    more = {
-        "metadata": {"name": "gpus", "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
-        "rules": [{"apiGroups": ["gpuplane.dev"], "resources": ["gpunodes"], "verbs": ["list"]}],
-    }
-    await cluster.create("clusterroles", more)
-    assert may(cluster, JANE, "list", "gpunodes", group="gpuplane.dev")
-
-
 async def test_a_kubelet_writes_only_what_is_its_own(cluster):
     kubelet = node_user("n1")
     await cluster.pod("here", nodeName="n1")

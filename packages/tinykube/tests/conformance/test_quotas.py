@@ -87,6 +87,41 @@ def test_what_has_ended_is_free(here):
     here.see("so it fits", here.create(here.core("pods"), asking(here, "q")).status)
 
 
+def service(name, kind="ClusterIP"):
+    ports = [{"name": "a", "port": 80}, {"name": "b", "port": 81}]
+    return {"metadata": {"name": name}, "spec": {"type": kind, "ports": ports, "selector": {"a": "b"}}}
+
+
+def test_services(here):
+    hard = {"services": "3", "services.nodeports": "3", "services.loadbalancers": "0"}
+    path, services = quota(here, "q", hard=hard), here.core("services")
+    here.made(services, service("plain"))
+    here.made(services, service("ports", "NodePort"))
+    here.see("used", until_used(here, path, services="2", **{"services.nodeports": "2"}))
+    here.see("too many ports", here.create(services, service("more", "NodePort")))
+    here.see("a load balancer", here.create(services, service("more", "LoadBalancer")))
+    here.see("a change", here.patch(f"{services}/plain", {"spec": {"type": "NodePort"}}))
+    here.patch(f"{services}/ports", {"spec": {"type": "ClusterIP"}})
+    here.see("free again", until_used(here, path, **{"services.nodeports": "0"}))
+
+
+def claim(name, storage, of_class=None):
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage}}}
+    return {"metadata": {"name": name}, "spec": {**spec, "storageClassName": of_class or ""}}
+
+
+def test_claims(here):
+    of_class = "fast.storageclass.storage.k8s.io"
+    hard = {"persistentvolumeclaims": "3", "requests.storage": "3Gi", f"{of_class}/requests.storage": "1Gi"}
+    hard |= {f"{of_class}/persistentvolumeclaims": "1"}
+    path, claims = quota(here, "q", hard=hard), here.core("persistentvolumeclaims")
+    here.made(claims, claim("a", "1Gi"))
+    here.made(claims, claim("b", "512Mi", "fast"))
+    here.see("used", until_used(here, path, persistentvolumeclaims="2"))
+    here.see("too much", here.create(claims, claim("c", "2Gi")))
+    here.see("too much of a class", here.create(claims, claim("c", "1Gi", "fast")))
+
+
 def test_counts(here):
     here.until(here.core("configmaps/kube-root-ca.crt"), lambda found: found)
     path = quota(here, "q", hard={"count/configmaps": "2", "secrets": "0", "count/deployments.apps": "0"})

@@ -153,6 +153,21 @@ async def test_deleting_it_takes_replicasets_and_pods_along(cluster):
     assert web(cluster) is None
 
 
+async def test_a_replicaset_that_is_selected_is_adopted_with_its_revision(cluster):
+    old = deployment(1, image="app:0")
+    labels = old["spec"]["selector"]["matchLabels"]
+    old["metadata"] = {"name": "old", "labels": labels, "annotations": {"deployment.kubernetes.io/revision": "41"}}
+    await cluster.create("replicasets", old)
+    await cluster.settle()
+    await made(cluster, replicas=1)
+    adopted = cluster.registry.get("replicasets", "default", "old")
+    assert adopted["metadata"]["ownerReferences"][0]["name"] == "web"
+    assert web(cluster)["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "42"
+    await cluster.registry.patch("replicasets", "default", "old", {"metadata": {"labels": {"app": "other"}}}, "merge")
+    await cluster.settle()
+    assert not cluster.registry.get("replicasets", "default", "old")["metadata"].get("ownerReferences")
+
+
 async def test_orphaning_leaves_the_pods_to_whoever_adopts_them(cluster):
     await made(cluster)
     names = sorted(p["metadata"]["name"] for p in cluster.pods())

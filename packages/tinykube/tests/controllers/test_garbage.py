@@ -99,6 +99,61 @@ async def test_an_owner_in_another_namespace_is_no_owner(cluster):
     assert there(cluster) == set()
 
 
+async def test_an_object_without_a_namespace_outlives_owners_that_have_one(cluster):
+    """Such an owner cannot be looked up, so nobody knows whether it is gone."""
+    owner = await made(cluster, "owner")
+    body = configmap("role", owner) | {"rules": []}
+    await cluster.create("clusterroles", body)
+    await cluster.settle()
+    await delete(cluster, "owner")
+    await cluster.settle(100)
+    assert cluster.registry.get("clusterroles", None, "role") is not None
+    (event,) = cluster.events("OwnerRefInvalidNamespace")
+    uid = owner["metadata"]["uid"]
+    assert event["message"] == (
+        f'ownerRef [v1/ConfigMap, namespace: , name: owner, uid: {uid}] does not exist in namespace ""'
+    )
+
+
+async def test_an_object_goes_with_its_owner_without_a_namespace(cluster):
+    role = await cluster.create("clusterroles", {"metadata": {"name": "role"}, "rules": []})
+    body = configmap("child")
+    reference = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": "role"}
+    body["metadata"]["ownerReferences"] = [{**reference, "uid": role["metadata"]["uid"]}]
+    await cluster.create("configmaps", body)
+    await cluster.settle()
+    assert there(cluster) == {"child"}
+    await cluster.registry.delete("clusterroles", None, "role")
+    await cluster.settle()
+    assert there(cluster) == set()
+
+
+@pytest.mark.parametrize("wrong", [{"name": "other"}, {"kind": "Secret"}])
+async def test_an_owner_that_is_not_what_its_reference_says_is_none(cluster, wrong):
+    owner = await made(cluster, "owner")
+    body = configmap("child", owner)
+    body["metadata"]["ownerReferences"][0] |= wrong
+    await cluster.create("configmaps", body)
+    await cluster.settle()
+    assert there(cluster) == {"owner"}
+
+
+@pytest.mark.parametrize("propagation", ["Foreground", "Background"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+async def test_a_circle_of_owners_holds_nothing_up(cluster, size, propagation):
+    made_ = [await made(cluster, f"c{number}") for number in range(size)]
+    for number, obj in enumerate(made_):
+        owner = made_[(number + 1) % size]
+        references = configmap("c", owner, block=True)["metadata"]["ownerReferences"]
+        patch = {"metadata": {"ownerReferences": references}}
+        await cluster.registry.patch("configmaps", "default", obj["metadata"]["name"], patch, "merge")
+    await cluster.settle()
+    assert len(there(cluster)) == size
+    await delete(cluster, "c0", propagation)
+    await cluster.settle(10)
+    assert there(cluster) == set()
+
+
 async def test_what_was_missed_while_nobody_looked_is_collected_at_the_start(cluster):
     """A control plane that dies between the deletion of an owner and that of its dependents."""
     other = type(cluster)()
@@ -145,6 +200,21 @@ async def test_a_namespace_goes_with_everything_in_it(cluster):
     assert cluster.registry.get("namespaces", None, "team") is None
     assert cluster.registry.list("secrets", "team") == []
     assert cluster.registry.list("configmaps", "team") == []
+
+
+async def test_pods_of_a_namespace_go_before_what_they_use(cluster):
+    await cluster.create("namespaces", {"metadata": {"name": "team"}})
+    spec = {"containers": [{"name": "m", "image": "x"}]}
+    await cluster.create("pods", {"metadata": {"name": "p", "finalizers": ["x/hold"]}, "spec": spec}, "team")
+    await cluster.create("secrets", {"metadata": {"name": "used"}}, "team")
+    await cluster.settle()
+    await cluster.registry.delete("namespaces", None, "team")
+    await cluster.settle(30)
+    assert "deletionTimestamp" in cluster.registry.get("pods", "team", "p")["metadata"]
+    assert "deletionTimestamp" not in cluster.registry.get("secrets", "team", "used")["metadata"]
+    await cluster.registry.patch("pods", "team", "p", {"metadata": {"finalizers": None}}, "merge")
+    await cluster.settle(30)
+    assert cluster.registry.get("namespaces", None, "team") is None
 
 
 async def test_a_namespace_that_cannot_go_says_what_it_waits_for(cluster):

@@ -104,18 +104,21 @@ async def test_the_status_counts_ready_and_available(cluster):
 
 
 async def test_a_refused_pod_shows_in_the_status_and_is_tried_again(cluster, monkeypatch):
-    create, refused = cluster.registry.create, True
+    create, refused, attempts = cluster.registry.create, True, 0
 
     async def refusing(resource, namespace, obj, **options):
+        nonlocal attempts
         if refused and obj.get("kind") == "Pod":
-            raise ApiFailure(403, "Forbidden", "exceeded quota")
+            attempts += 1
+            raise ApiFailure(403, "Forbidden", f"pod {attempts} exceeds the quota")
         return await create(resource, namespace, obj, **options)
 
     monkeypatch.setattr(cluster.registry, "create", refusing)
     await cluster.create("replicasets", replicaset(1))
     await cluster.settle()
     assert status(cluster)["conditions"][0]["reason"] == "FailedCreate"
-    assert cluster.events("FailedCreate")[0]["message"] == "Error creating: exceeded quota"
+    assert attempts < 5
+    assert cluster.events("FailedCreate")[0]["message"] == "Error creating: pod 1 exceeds the quota"
     refused = False
     await cluster.settle(10)
     assert len(cluster.pods()) == 1

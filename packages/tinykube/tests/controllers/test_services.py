@@ -91,6 +91,24 @@ async def test_a_budget_counts_the_pods_that_their_owner_wants(cluster, plural):
     assert cluster.registry.get("poddisruptionbudgets", "default", "web")["status"]["expectedPods"] == 4
 
 
+async def test_a_granted_eviction_counts_until_the_pod_goes_or_two_minutes_are_over(cluster):
+    budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
+    made = await cluster.create("poddisruptionbudgets", {"metadata": {"name": "web"}, "spec": budget})
+    for name in ("one", "two"):
+        await pod(cluster, name, "10.0.0.1", app="web")
+    await cluster.settle()
+    granted = {"one": cluster.registry.now(), "gone": cluster.registry.now()}
+    await cluster.set_status("poddisruptionbudgets", made, disruptedPods=granted)
+    await cluster.settle(60)
+    status = cluster.registry.get("poddisruptionbudgets", "default", "web")["status"]
+    assert status["disruptedPods"] == {"one": granted["one"]}
+    assert (status["currentHealthy"], status["disruptionsAllowed"]) == (1, 0)
+    await cluster.settle(70)
+    status = cluster.registry.get("poddisruptionbudgets", "default", "web")["status"]
+    assert "disruptedPods" not in status
+    assert status["disruptionsAllowed"] == 1
+
+
 def test_budgets_in_percent_count_what_the_controllers_want():
     ready = {"metadata": {}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     assert numbers({"maxUnavailable": "50%"}, [ready] * 4, 4)["disruptionsAllowed"] == 2

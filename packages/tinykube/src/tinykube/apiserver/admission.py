@@ -89,7 +89,7 @@ class AdmissionChain:
                 or self._mutating.covers(info, operation, subresource)
                 or (self.pod_security is not None and self.pod_security.covers(info, operation, subresource))
                 or (self.limit_ranges is not None and self.limit_ranges.covers(info, operation, subresource))
-                or (self.quotas is not None and operation == "CREATE" and self.quotas.covers(info))
+                or (self.quotas is not None and self.quotas.covers(info, operation))
             )
         return known
 

@@ -124,7 +124,7 @@ def cluster_roles() -> list[Object]:
             labels = {_AGGREGATE + name.removeprefix(prefix): "true"}
         made.append(_object("ClusterRole", name, labels, {"rules": rules}))
     for name, (parts, parent) in _AGGREGATED.items():
-        # The rules stand in the object too, for people; the authorizer adds what later roles aggregate.
+        # The controller of aggregated roles writes the same, and what later roles add.
         rules = [rule for part in parts for rule in _ROLES[f"system:aggregate-to-{part}"]]
         selectors = [{"matchLabels": {_AGGREGATE + name: "true"}}]
         labels = {_AGGREGATE + parent: "true"} if parent else {}

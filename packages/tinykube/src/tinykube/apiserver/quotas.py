@@ -1,8 +1,8 @@
 """ResourceQuotas: what a namespace uses of them, and the refusal of what would use more.
 
 Counted are pods that have not ended, by number and by what their containers ask, and objects of any kind (`configmaps`,
-`count/jobs.batch`). Storage that claims ask for is not. Words and rules are those of Kubernetes'
-ResourceQuota admission.
+`count/jobs.batch`), node ports and load balancers of Services, and storage that claims ask for. Words and rules are
+those of Kubernetes' ResourceQuota admission.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.defaults import qos_class
 from tinykube.apiserver.failure import ApiFailure, Cause, forbidden, invalid_value
 from tinykube.apiserver.hooks import AdmissionRequest, Object
+from tinykube.apiserver.quota_uses import claim_uses, counted_kind, service_uses
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -31,7 +32,7 @@ _OF_OLD: Final = frozenset(
     ("configmaps", "persistentvolumeclaims", "pods", "replicationcontrollers", "resourcequotas", "secrets", "services")
 )
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
-_BINARY: Final = ("memory", "ephemeral-storage")
+_BINARY: Final = ("memory", "ephemeral-storage", "storage")
 _STANDARD: Final = {
     *_OF_OLD,
     *(f"{which}{resource}" for which in ("", "requests.", "limits.") for resource in _COMPUTE),
@@ -86,15 +87,21 @@ def _limit(name: str, value: Any) -> Iterator[Cause]:
         yield invalid_value(field, value, "must be an integer")
 
 
+def _no_more(spec: Object) -> Amounts:
+    return {}
+
+
+_MORE: Final = {"services": service_uses, "persistentvolumeclaims": claim_uses}
+
+
 def uses(info: ResourceInfo, obj: Object) -> Amounts:
     """Return an object's use, under every name that a quota may have for it."""
     found = {f"count/{info.qualified}": Decimal(1)}
     if info.group or info.plural not in _OF_OLD:
         return found
-    if info.plural == "services":
-        return found | _of_service(obj["spec"])
     if info.plural != "pods":
-        return found | {info.plural: Decimal(1)}
+        more = _MORE.get(info.plural, _no_more)(obj.get("spec") or {})
+        return found | {info.plural: Decimal(1)} | more
     if has_ended((obj.get("status") or {}).get("phase")):
         return found
     found["pods"] = Decimal(1)
@@ -104,17 +111,6 @@ def uses(info: ResourceInfo, obj: Object) -> Amounts:
             found[resource] = amount
     limits = read_amounts(obj["spec"], "limits", _parse).limits()
     return found | {f"limits.{resource}": amount for resource, amount in limits.items() if resource in _COMPUTE}
-
-
-def _of_service(spec: Object) -> Amounts:
-    """A Service's use, with the ports that it takes on every node."""
-    kind = spec.get("type")
-    amounts = {"services": Decimal(1)}
-    if kind == "LoadBalancer":
-        amounts["services.loadbalancers"] = Decimal(1)
-    if kind == "NodePort" or (kind == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False):
-        amounts["services.nodeports"] = Decimal(len(spec.get("ports") or ()))
-    return amounts
 
 
 def _parse(_resource: str, value: Any) -> Decimal:
@@ -173,6 +169,10 @@ class ResourceQuotaUsage:
                 except Terminal:  # a kind that is not served (any more)
                     count = 0
                 found[name] = Decimal(0 if quota["spec"].get("scopes") else count)
+            elif kind := counted_kind(name):
+                info = self._registry.resource(kind)
+                objects = self._registry.list(info, meta["namespace"])
+                found[name] = sum((uses(info, obj).get(name, Decimal(0)) for obj in objects), Decimal(0))
             elif name in ("pods", "count/pods", *_COMPUTE) or name.startswith(("requests.", "limits.")):
                 found[name] = Decimal(pods[name]) / 1000
         return found
@@ -211,16 +211,23 @@ class ResourceQuotaUsage:
                 counted[name] += sign * int(amount * 1000)
 
     # -- admission -------------------------------------------------------------------------------------------------
-    def covers(self, info: ResourceInfo) -> bool:
-        """Return whether any quota counts objects of this kind."""
+    def covers(self, info: ResourceInfo, operation: str) -> bool:
+        """Return whether any quota counts objects of this kind in such a write."""
+        if operation != "CREATE" and not (operation == "UPDATE" and _may_grow(info)):
+            return False
         names = {f"count/{info.qualified}"} | ({info.plural} if not info.group else set())
         return any(
-            names & (q["spec"].get("hard") or {}).keys() for named in self._quotas.values() for q in named.values()
+            name in names or (not info.group and counted_kind(name) == info.plural)
+            for named in self._quotas.values()
+            for quota in named.values()
+            for name in quota["spec"].get("hard") or {}
         )
 
     def admit(self, request: AdmissionRequest) -> None:
         """Refuses what would use more than there is. Raises ApiFailure."""
-        if request.operation != "CREATE" or request.subresource or request.obj is None:
+        if request.operation not in ("CREATE", "UPDATE") or request.subresource or request.obj is None:
+            return
+        if request.operation == "UPDATE" and not _may_grow(request.info):
             return
         for quota in self.of(request.namespace):
             if concerns(quota, request.info, request.obj):
@@ -233,7 +240,9 @@ class ResourceQuotaUsage:
             unsaid = _unsaid(hard, request.obj["spec"])
             if unsaid:
                 raise self._refused(request, f"failed quota: {quota['metadata']['name']}: must specify {unsaid}")
-        asked = uses(request.info, request.obj)
+        before = uses(request.info, request.old) if request.old is not None else {}
+        more = {name: amount - before.get(name, 0) for name, amount in uses(request.info, request.obj).items()}
+        asked = {name: amount for name, amount in more.items() if amount > 0}
         used = self.used(quota)
         over = sorted(
             name for name, amount in asked.items() if name in hard and used[name] + amount > parse_quantity(hard[name])
@@ -250,6 +259,11 @@ class ResourceQuotaUsage:
     @staticmethod
     def _refused(request: AdmissionRequest, message: str) -> ApiFailure:
         return forbidden(request.info, request.name, message)
+
+
+def _may_grow(info: ResourceInfo) -> bool:
+    """Return whether updates of a kind may use more of a quota."""
+    return not info.group and info.plural in _MORE
 
 
 def _plural(name: str) -> str:

@@ -14,7 +14,6 @@ import msgspec
 from kubekit.cel.authorizer import AccessQuestion
 from tinykube.apiserver.hooks import Attributes, Object, User
 from tinykube.apiserver.node_authorizer import Find, PodsOf, node_may
-from tinykube.apiserver.selectors import selector_of
 
 MASTERS: Final = "system:masters"
 _NODES: Final = "system:nodes"
@@ -88,7 +87,7 @@ class _Index:
     def __init__(self, list_all: List) -> None:
         self.by_subject: dict[tuple[str, str], list[RbacGrant]] = {}
         cluster_roles = {role["metadata"]["name"]: role for role in list_all("clusterroles")}
-        compiled = {name: _rules(_aggregated(role, cluster_roles.values())) for name, role in cluster_roles.items()}
+        compiled = {name: _rules(role) for name, role in cluster_roles.items()}
         roles = {(role["metadata"]["namespace"], role["metadata"]["name"]): _rules(role) for role in list_all("roles")}
         for binding in list_all("clusterrolebindings"):
             self._add(binding, "", compiled.get(binding["roleRef"]["name"], ()))
@@ -110,24 +109,6 @@ class _Index:
                 who = f'ServiceAccount "{name}/{where}"'
                 kind, name = "User", f"system:serviceaccount:{where}:{name}"
             self.by_subject.setdefault((kind, name), []).append(RbacGrant(namespace, rules, binding, who))
-
-
-def _aggregated(role: Object, others: Iterable[Object]) -> Object:
-    """A ClusterRole with the rules of those that its aggregationRule selects."""
-    selectors = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
-    if not selectors:
-        return role
-    rules: list[Any] = list(role.get("rules") or ())
-    for other in others:
-        labels = other["metadata"].get("labels") or {}
-        if other is not role and any(_selects(selector, labels) for selector in selectors):
-            rules += [rule for rule in other.get("rules") or () if rule not in rules]
-    return {**role, "rules": rules}
-
-
-def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
-    compiled = selector_of(selector)
-    return compiled is None or compiled.matches(labels)
 
 
 class RBAC:

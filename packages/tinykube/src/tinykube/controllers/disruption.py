@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from kubekit.api.durations import parse_time
 from kubekit.scheduling.selectors import Selector, compile_selector
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
 
 Object = Mapping[str, Any]
+_EVICTION_S: Final = 120.0
 _SCALABLE: Final = {
     "ReplicaSet": "replicasets",
     "ReplicationController": "replicationcontrollers",
@@ -22,10 +24,27 @@ _SCALABLE: Final = {
 }
 
 
-def numbers(spec: Object, pods: Iterable[Object], expected: int) -> dict[str, int]:
-    """The four numbers of the status. `expected`: how many pods their controllers want."""
+def still_disrupted(status: Object, pods: Iterable[Object], now: str) -> tuple[dict[str, str], float | None]:
+    """Return the pods whose eviction was granted and that are still there, and when to look again.
+
+    An eviction that has not begun after two minutes is given up.
+    """
+    granted: Object = status.get("disruptedPods") or {}
+    left: dict[str, float] = {}
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        if name in granted and not podstate.is_terminating(pod):
+            left[name] = _EVICTION_S - (parse_time(now) - parse_time(granted[name])).total_seconds()
+    kept = {name: granted[name] for name, seconds in left.items() if seconds > 0}
+    return kept, min((left[name] for name in kept), default=None)
+
+
+def numbers(
+    spec: Object, pods: Iterable[Object], expected: int, disrupted: Collection[str] = frozenset()
+) -> dict[str, int]:
+    """The four numbers of the status. `expected`: how many pods their controllers want; `disrupted`: those that go."""
     pods = [pod for pod in pods if podstate.is_active(pod)]
-    healthy = sum(podstate.is_ready(pod) for pod in pods)
+    healthy = sum(podstate.is_ready(pod) and pod["metadata"].get("name") not in disrupted for pod in pods)
     if spec.get("maxUnavailable") is not None:
         desired = max(0, expected - scaled(spec["maxUnavailable"], expected, up=True))
     else:
@@ -87,7 +106,8 @@ class DisruptionController:
             if selector.matches(pod["metadata"].get("labels") or {})
         ]
         standing = obj.get("status") or {}
-        found = numbers(obj["spec"], pods, self._expected(namespace, pods))
+        disrupted, again = still_disrupted(standing, pods, self._registry.now())
+        found = numbers(obj["spec"], pods, self._expected(namespace, pods), disrupted)
         allowed = found["disruptionsAllowed"] > 0
         reason = "SufficientPods" if allowed else "InsufficientPods"
         before = podstate.condition(obj, "DisruptionAllowed") or {}
@@ -102,13 +122,13 @@ class DisruptionController:
             "lastTransitionTime": since,
             "observedGeneration": generation,
         }
-        # NB: disruptedPods (evictions granted, pods not yet gone) need no carrying over: a pod that is being deleted
-        # counts as unhealthy here at once, because this runs on the store itself and not on a lagging watch.
         status = {**found, "observedGeneration": generation, "conditions": [condition]}
+        if disrupted:
+            status["disruptedPods"] = disrupted
         if status != standing:
             body = {**obj, "status": status}
             await self._registry.update(self._budgets, namespace, name, body, subresource="status")
-        return None
+        return again
 
     def _expected(self, namespace: str, pods: Sequence[Object]) -> int:
         """The sum of what the pods' controllers want; a pod without a scalable controller counts itself."""

@@ -2,8 +2,9 @@
 
 The graph (objects and their owners) is updated incrementally by every write of every resource. An object whose
 owners are all gone goes too; an owner deleted in the foreground waits for the dependents that block it; an orphaning
-owner first takes itself out of its dependents. An owner of a kind that is not served is unknown, not gone: nothing is
-deleted for it.
+owner first takes itself out of its dependents. An owner of a kind that is not served is unknown, not gone, and so is a
+namespaced owner of an object without a namespace: nothing is deleted for it. In a circle of owners no object waits for
+another: the references of an object between two that wait are made non-blocking.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.lifecycle import FOREGROUND, ORPHAN
 from tinykube.controllers.everything import Everything
 from tinykube.controllers.pods import is_terminating
+from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
@@ -58,8 +60,9 @@ def judge(alive: set[str], waiting: set[str], gone: set[str], *, has_dependents:
 class GarbageCollector:
     """Deletes objects whose owners are all gone."""
 
-    def __init__(self, registry: Registry, everything: Everything) -> None:
+    def __init__(self, registry: Registry, everything: Everything, recorder: Recorder) -> None:
         self._registry = registry
+        self._recorder = recorder
         self._items: dict[str, Item] = {}
         self._dependents: dict[str, set[str]] = {}
         self._started = False
@@ -106,8 +109,7 @@ class GarbageCollector:
         for reference in references:
             owner = self._items.get(reference["uid"])
             self._dependents.setdefault(reference["uid"], set()).add(uid)
-            fine = owner is not None and not owner.foreground and owner.namespace in ("", meta.get("namespace"))
-            if self._started and not fine:
+            if self._started and (owner is None or owner.foreground or not _may_own(owner, reference, meta)):
                 self.dependents.add(uid)
 
     def _unlink(self, owner: str, dependent: str) -> None:
@@ -130,28 +132,51 @@ class GarbageCollector:
         waiting: set[str] = set()
         gone: set[str] = set()
         for reference in obj["metadata"].get("ownerReferences") or ():
-            state = self._state(reference, item.namespace)
-            if state is None:
+            kind = self._registry.kinds.of(reference["apiVersion"], reference["kind"])
+            if kind is None:
                 return _UNKNOWN_KIND_S
+            if kind.info.namespaced and not item.namespace:
+                self._report(item, obj, reference)
+                return None
+            state = self._state(reference, kind.info, item.namespace)
+            if state == "gone" and reference["uid"] in self._items:
+                self._report(item, obj, reference)
             {"alive": alive, "waiting": waiting, "gone": gone}[state].add(reference["uid"])
         verdict = judge(alive, waiting, gone, has_dependents=bool(self._dependents.get(uid)))
         if verdict.delete and not is_terminating(obj):
+            if verdict.delete == "Foreground" and self._is_in_circle(uid):
+                await self._unblock(item, obj)
             await self._delete(item, uid, verdict.delete)
         elif verdict.drop:
             await self._drop(item, obj, set(verdict.drop))
         return None
 
-    def _state(self, reference: Object, namespace: str) -> str | None:
-        """Return alive, waiting or gone; None when it is unknown, because the owner's kind is not served."""
+    def _state(self, reference: Object, kind: ResourceInfo, namespace: str) -> str:
+        """Return alive, waiting or gone. An owner is all that its reference says, in the dependent's namespace."""
         owner = self._items.get(reference["uid"])
-        if owner is not None:
-            # An owner in another namespace is no owner.
-            if owner.namespace and owner.namespace != namespace:
-                return "gone"
-            return "waiting" if owner.foreground else "alive"
-        if self._registry.kinds.of(reference["apiVersion"], reference["kind"]) is None:
-            return None
-        return "gone"
+        if owner is None or owner.name != reference["name"] or owner.info.qualified != kind.qualified:
+            return "gone"
+        if owner.namespace and owner.namespace != namespace:
+            return "gone"
+        return "waiting" if owner.foreground else "alive"
+
+    def _report(self, item: Item, obj: Object, reference: Object) -> None:
+        """Say of an object that an owner is where none can be."""
+        coordinates = f"{reference['apiVersion']}/{reference['kind']}, namespace: {item.namespace}"
+        owner = f"[{coordinates}, name: {reference['name']}, uid: {reference['uid']}]"
+        text = f'ownerRef {owner} does not exist in namespace "{item.namespace}"'
+        self._recorder.record(obj, item.info.kind, "OwnerRefInvalidNamespace", text, "Warning")
+
+    def _is_in_circle(self, uid: str) -> bool:
+        """Return whether a dependent of an object waits for its dependents itself."""
+        found = (self._items.get(dependent) for dependent in self._dependents.get(uid, ()))
+        return any(item is not None and item.foreground for item in found)
+
+    async def _unblock(self, item: Item, obj: Object) -> None:
+        meta = obj["metadata"]
+        references = [{**reference, "blockOwnerDeletion": False} for reference in meta["ownerReferences"]]
+        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": references}}
+        await self._tolerant(self._registry.patch(item.info, item.namespace, item.name, patch, "merge"))
 
     async def _delete(self, item: Item, uid: str, propagation: str) -> None:
         await self._tolerant(
@@ -184,7 +209,7 @@ class GarbageCollector:
             for dependent in list(self._dependents.get(uid, ())):
                 self.dependents.add(dependent)
                 _, body = self._find(dependent)
-                blocking = blocking or (body is not None and _blocks(body, uid))
+                blocking = blocking or (body is not None and dependent != uid and _blocks(body, uid))
             if not blocking:
                 await self._remove_finalizer(item, FOREGROUND)
         return None
@@ -224,3 +249,9 @@ class GarbageCollector:
 def _blocks(dependent: Object, owner: str) -> bool:
     references = dependent["metadata"].get("ownerReferences") or ()
     return any(r["uid"] == owner and r.get("blockOwnerDeletion") for r in references)
+
+
+def _may_own(owner: Item, reference: Object, meta: Object) -> bool:
+    """Return whether an item is what a reference says, in a scope where it may own an object of this metadata."""
+    is_it = (owner.name, owner.info.kind) == (reference["name"], reference["kind"])
+    return is_it and owner.namespace in ("", meta.get("namespace"))

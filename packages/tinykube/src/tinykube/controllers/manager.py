@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from tinykube.controllers.clusterroles import ClusterRoleController
 from tinykube.controllers.cronjob import CronJobController
 from tinykube.controllers.daemonset import DaemonSetController
 from tinykube.controllers.definitions import DefinitionController
@@ -38,6 +39,7 @@ _COMPONENTS: Final = (
     "cronjob-controller",
     "node-controller",
     "taint-eviction-controller",
+    "garbage-collector-controller",
     "resource_claim",
 )
 
@@ -54,7 +56,7 @@ class Controllers:
         # NB: the index is first, so that every controller finds the object of its event in it.
         index = PodIndex(registry)
         everything = Everything(registry)
-        garbage = GarbageCollector(registry, everything)
+        garbage = GarbageCollector(registry, everything, recorders["garbage-collector-controller"])
         controllers = (
             garbage,
             NamespaceController(registry, everything, ca),
@@ -71,6 +73,7 @@ class Controllers:
             PodCollector(registry, index),
             EndpointsController(registry),
             DisruptionController(registry),
+            ClusterRoleController(registry),
             QuotaController(registry, everything),
             ResourceClaimController(registry, recorders["resource_claim"]),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tinykube.apiserver.builtin import ResourceInfo
@@ -91,16 +91,12 @@ class NamespaceController:
             return None
         remaining: dict[str, int] = {}
         finalizers: dict[str, int] = {}
-        for info in list(self._everything.resources()):
-            if not info.namespaced:
-                continue
-            for found in self._registry.list(info, name):
-                if not is_terminating(found):
-                    await self._delete(info, name, found)
-            for left in self._registry.list(info, name):
-                remaining[info.qualified] = remaining.get(info.qualified, 0) + 1
-                for finalizer in left["metadata"].get("finalizers") or ():
-                    finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
+        # Pods go first, as in Kubernetes: what they use (policies, secrets) stays as long as one of them runs.
+        everything = [info for info in self._everything.resources() if info.namespaced]
+        for turn in ([info for info in everything if info.qualified == "pods"], everything):
+            await self._delete_all(name, turn, remaining, finalizers)
+            if remaining:
+                break
         if not remaining:
             left_over = [f for f in obj["spec"]["finalizers"] if f != FINALIZER]
             body = {**obj, "spec": {**obj["spec"], "finalizers": left_over}}
@@ -109,6 +105,19 @@ class NamespaceController:
         await self._tell(name, remaining, finalizers)
         # Every deletion in a leaving namespace queues it again; this is for changes without an event.
         return _LOOK_AGAIN_S
+
+    async def _delete_all(
+        self, name: str, resources: Iterable[ResourceInfo], remaining: dict[str, int], finalizers: dict[str, int]
+    ) -> None:
+        """Delete the objects of some resources, and count those that remain and their finalizers."""
+        for info in resources:
+            for found in self._registry.list(info, name):
+                if not is_terminating(found):
+                    await self._delete(info, name, found)
+            for left in self._registry.list(info, name):
+                remaining[info.qualified] = remaining.get(info.qualified, 0) + 1
+                for finalizer in left["metadata"].get("finalizers") or ():
+                    finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
 
     async def _delete(self, info: ResourceInfo, namespace: str, found: Object) -> None:
         try:

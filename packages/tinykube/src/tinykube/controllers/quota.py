@@ -18,6 +18,10 @@ Object = Mapping[str, Any]
 SOON_S: Final = 0.05  # a burst of pods is one write
 
 
+#: Kinds whose updates change what a quota counts.
+_GROWING: Final = ("pods", "services", "persistentvolumeclaims")
+
+
 class QuotaController:
     """Keeps the status of every quota true."""
 
@@ -37,7 +41,7 @@ class QuotaController:
             self.worker.add((obj["metadata"]["namespace"], obj["metadata"]["name"]))
 
     def _on_object(self, info: ResourceInfo, event: str, obj: Object, old: Object | None) -> None:
-        if not info.namespaced or (event == "MODIFIED" and info.plural != "pods"):
+        if not info.namespaced or (event == "MODIFIED" and info.plural not in _GROWING):
             return
         namespace = obj["metadata"].get("namespace", "")
         for quota in self._usage.of(namespace):

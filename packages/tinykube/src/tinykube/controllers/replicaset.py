@@ -93,15 +93,16 @@ def status_of(
     status: dict[str, Any] = {"replicas": len(active), **{k: v for k, v in counts.items() if v}}
     status["observedGeneration"] = obj["metadata"].get("generation", 1)
     if failure:
+        # NB: the first reason stays, as in Kubernetes: each names another pod, and each write would lead to the next.
         standing = podstate.condition(obj, "ReplicaFailure")
-        since = standing["lastTransitionTime"] if standing else now
         status["conditions"] = [
-            {
+            standing
+            or {
                 "type": "ReplicaFailure",
                 "status": "True",
                 "reason": "FailedCreate",
                 "message": failure,
-                "lastTransitionTime": since,
+                "lastTransitionTime": now,
             }
         ]
     return status, min((value for value in left if value), default=None)

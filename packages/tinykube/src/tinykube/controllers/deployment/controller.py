@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kubekit.api.durations import parse_time
+from kubekit.scheduling.selectors import Selector, compile_selector
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.deployment import decide
 from tinykube.controllers.deployment.decide import Bounds, SetFacts
@@ -37,6 +38,7 @@ class DeploymentController:
         self._deployments = registry.resource(("apps", "deployments"))
         self._sets = registry.resource(("apps", "replicasets"))
         self._owned: dict[str, dict[str, Object]] = {}  # ReplicaSets by the uid of their Deployment
+        self._orphans: dict[str, dict[str, Object]] = {}  # ReplicaSets without a controller, by namespace and name
         self._keys: dict[str, str] = {}
         self.worker: KeyWorker[str] = KeyWorker("deployment", self._look)
         for resource, callback in ((self._sets, self._on_set), (self._deployments, self._on_deployment)):
@@ -57,8 +59,11 @@ class DeploymentController:
 
     def _on_set(self, event: str, obj: Object, old: Object | None) -> None:
         for version, current in ((old, False), (obj, event != "DELETED")):
-            owner = podstate.controller_of(version) if version is not None else None
-            if owner is None or version is None:
+            if version is None:
+                continue
+            owner = podstate.controller_of(version)
+            if owner is None:
+                self._note_orphan(version, current=current)
                 continue
             known = self._owned.setdefault(owner["uid"], {})
             if current:
@@ -69,6 +74,17 @@ class DeploymentController:
                 self.worker.add(self._keys[owner["uid"]])
             if not known:
                 del self._owned[owner["uid"]]
+
+    def _note_orphan(self, one: Object, *, current: bool) -> None:
+        meta = one["metadata"]
+        known = self._orphans.setdefault(meta["namespace"], {})
+        if not current:
+            known.pop(meta["name"], None)
+            return
+        known[meta["name"]] = one
+        for key in self._keys.values():
+            if key.startswith(f"{meta['namespace']}/"):
+                self.worker.add(key)
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
         # Recreate waits for the last old pod, of which no ReplicaSet's status tells.
@@ -87,6 +103,8 @@ class DeploymentController:
         if obj is None:
             return None
         spec = obj["spec"]
+        if not podstate.is_terminating(obj):
+            await self._claim(obj)
         sets = dict(self._owned.get(obj["metadata"]["uid"], {}))
         new_name = self._new_name(obj, sets)
         if podstate.is_terminating(obj):
@@ -106,6 +124,22 @@ class DeploymentController:
         if fresh is None or fresh["metadata"].get("generation") != obj["metadata"].get("generation"):
             return 0.0
         return await self._write_status(fresh, dict(self._owned.get(fresh["metadata"]["uid"], {})), new_name)
+
+    async def _claim(self, obj: Object) -> None:
+        """Adopt ReplicaSets that the selector selects, and let go of those that it no longer selects."""
+        meta, selector = obj["metadata"], compile_selector(obj["spec"].get("selector")) or Selector()
+        for one in list(self._orphans.get(meta["namespace"], {}).values()):
+            if not podstate.is_terminating(one) and selector.matches(one["metadata"].get("labels") or {}):
+                reference = owner_reference(obj, "apps/v1", "Deployment")
+                await self._own(one, [*(one["metadata"].get("ownerReferences") or ()), reference])
+        for one in list(self._owned.get(meta["uid"], {}).values()):
+            if not podstate.is_terminating(one) and not selector.matches(one["metadata"].get("labels") or {}):
+                await self._own(one, [r for r in one["metadata"]["ownerReferences"] if r["uid"] != meta["uid"]])
+
+    async def _own(self, one: Object, references: list[Object]) -> None:
+        meta = one["metadata"]
+        patch = {"metadata": {"uid": meta["uid"], "ownerReferences": references or None}}
+        await self._registry.patch(self._sets, meta["namespace"], meta["name"], patch, "merge")
 
     def _new_name(self, obj: Object, sets: Mapping[str, Object]) -> str:
         """The name of the ReplicaSet with the current template, existing or not."""
