@@ -30,6 +30,7 @@ from gpuplane.scheduler.reservation import ReservationEvent  # noqa: E402
 from kubekit.api.core import Node, Pod  # noqa: E402
 from kubekit.api.raw import RawNode, RawPod  # noqa: E402
 from kubekit.kube import EventRecorder, NotFound, SystemClock  # noqa: E402
+from kubekit.kube.tasks import first_of  # noqa: E402
 from pod_decisions import pods  # noqa: E402
 
 GOAL_SECONDS, GOAL_MB, GOAL_DECISION_MS = 10.0, 400.0, 5.0
@@ -45,6 +46,15 @@ class LargeCluster(PlayedClient):
     async def request(self, method: str, path: str, params: Any = None, body: Any = None) -> bytes:
         raise NotFound(path)
 
+    async def get(self, kind: Any, name: str, namespace: str | None = None) -> Any:
+        raise NotFound(name)  # no leader has recorded moves
+
+    async def list(self, kind: Any, *_: Any) -> Any:
+        raise NotFound(kind.RESOURCE.plural)  # no resource claims
+
+    async def create(self, obj: Any, **_: Any) -> Any:
+        return obj
+
 
 async def measure(nodes: int, count: int, decisions: int) -> None:
     client: Any = LargeCluster(nodes, count)
@@ -57,7 +67,7 @@ async def measure(nodes: int, count: int, decisions: int) -> None:
     read = time.process_time()
     ready = asyncio.Event()
     leading = asyncio.create_task(leader.lead(ready.set))
-    await ready.wait()
+    assert await first_of(ready.wait(), leading) == 0, "the leader ended"
     taken = time.process_time()
     times = []
     for pod in pods(decisions):
