@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from gpuplane import names
 from gpuplane.scheduler.defrag.limits import MoveLimits
-from gpuplane.scheduler.defrag.records import MoveRecord, MoveRecords, recorded_pod
+from gpuplane.scheduler.defrag.records import TAKE_OVER_SECONDS, MoveRecord, MoveRecords, recorded_pod
 from gpuplane.sharing import Assignment, of_pod
 from kubekit.api.core import ConfigMap, Pod
 from kubekit.api.raw import RawPod
@@ -22,7 +23,7 @@ from tests.support.fake_api import FakeApi, FakeClient, Fault
 from tests.support.replaced_pods import Workloads, workloads
 from tests.support.scheduled_pods import bound, ours, refused
 from tests.support.until import until, until_objects
-from tests.support.virtual_time import VirtualClock
+from tests.support.virtual_time import VirtualClock, settle
 
 BY_ITSELF = MoveLimits(automatic=True, after_seconds=0.0)
 
@@ -154,16 +155,43 @@ async def test_no_pod_is_moved_where_moves_cannot_be_recorded(cluster: World, se
     assert sets.deleted == []
 
 
-async def test_a_moved_pod_whose_record_is_broken_ends_its_move(cluster: World, sets: Workloads) -> None:
+POD = {
+    "metadata": {"name": "gone", "namespace": "default", "uid": "u", "labels": {}},
+    "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "app"}], "schedulerName": "gpuplane"},
+    "status": {"phase": "Running"},
+}
+PART = {"uuid": "GPU-n9-0", "index": 0, "core": 30, "memory_mib": 256}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pod": {"spec": 5}},
+        {"pod": {**POD, "metadata": {**POD["metadata"], "uid": "another"}}},
+        {"pod": POD, "node": "n9"},
+        {"pod": POD, "given": {"containers": {"main": [PART]}}},
+        {"pod": POD, "until": 1e300},
+        {"pod": POD, "began": -1e300, "counted": 1e300},
+    ],
+    ids=["unreadable", "another pod", "unknown node", "unknown GPU", "no end", "strange times"],
+)
+async def test_a_wrong_record_stops_no_scheduler(cluster: World, wrong: dict[str, Any]) -> None:
     await cluster.node("n1", 2)
-    broken = {"uid": "u", "owner": "o", "node": "n1", "given": {"containers": {}}, "began": 1, "until": 9e9}
+    right = {
+        "uid": "u",
+        "owner": "o",
+        "node": "n1",
+        "given": {"containers": {}},
+        "began": 1,
+        "until": 9e9,
+        "counted": 1,
+    }
     body = {
         "metadata": {"name": names.MOVES_CONFIGMAP, "namespace": "default"},
-        "data": {names.MOVES_KEY: json.dumps([{**broken, "counted": 1, "pod": {"spec": 5}}])},
+        "data": {names.MOVES_KEY: json.dumps([{**right, **wrong}])},
     }
     await cluster.client.create(body, resource=ConfigMap.RESOURCE)
     async with extender(cluster.client, scheduler_name=names.SCHEDULER_NAME, moves=BY_ITSELF) as running:
-        assert places(running) == []
         assert running.leader.pods is not None
         mover = running.leader.pods.mover
         assert mover.budget.left(mover.unix_now()) == BY_ITSELF.per_hour - 1
@@ -232,6 +260,40 @@ async def test_a_write_without_an_answer_is_found_again() -> None:
     other = made(api)
     await other.take_over()
     assert [one.uid for one in other] == ["u1", "u2"]
+
+
+@pytest.mark.parametrize("fault", [Fault.BROKEN, Fault.BEFORE])
+async def test_pods_do_not_wait_for_records_that_cannot_be_written(fault: Fault) -> None:
+    """As where a webhook of others refuses the write: the moves that were read are gone on with, no other begins."""
+    api = FakeApi()
+    first = made(api)
+    await first.take_over()
+    first.put(MOVE)
+    await first.save()
+    api.faults += [fault] * 1000
+    clock = VirtualClock()
+    client: Any = FakeClient(api)
+    client.records_fail = True
+    second = MoveRecords(client, clock, "default")
+    taking = asyncio.create_task(second.take_over())
+    await settle()
+    assert not taking.done()
+    await clock.advance(TAKE_OVER_SECONDS + 2.0)
+    assert await taking
+    assert list(second) == [MOVE]
+    assert second.why_not.startswith("moves cannot be recorded: ")
+    with pytest.raises(Terminal, match="cannot be recorded"):
+        second.put(msgspec.structs.replace(MOVE, uid="u2"))
+        await second.save()
+
+
+async def test_records_that_cannot_be_read_are_left_out() -> None:
+    api = FakeApi()
+    meta = {"name": names.MOVES_CONFIGMAP, "namespace": "default"}
+    api.put("configmaps", {"metadata": meta, "data": {names.MOVES_KEY: "[{]"}})
+    records = made(api)
+    assert not await records.take_over()
+    assert (list(records), records.why_not) == ([], "")
 
 
 def test_moves_are_forgotten_after_budget_and_cool_down() -> None:

@@ -143,7 +143,7 @@ class Mover:
         now = self.unix_now()
         pods = [pod for pod in self._cluster.pods.items() if isinstance(pod, ScheduledPod)]
         if known:
-            self.budget.recover(one.counted for one in self._records if one.ended and one.evicted)
+            self.budget.recover(min(one.counted, now) for one in self._records if one.ended and one.evicted)
         else:  # the records were deleted
             times = [time for pod in pods for time in move_times(pod.moved_at)]
             self.budget.recover(time for time in times if time > now - HOUR)
@@ -151,7 +151,12 @@ class Mover:
         under_way = [one for one in self._records if not one.ended]
         bound = replacements(under_way, pods)
         for record in under_way:
-            self._go_on(record, bound.get(record.uid))
+            try:
+                self._go_on(record, bound.get(record.uid))
+            except Exception:
+                # A record that makes the scheduler fail must not stop it.
+                log.exception("move not gone on with pod=%s", record.uid)
+                self._give_up(record)
         for pod in pods:
             self._ordered(pod)
 
@@ -159,12 +164,10 @@ class Mover:
         """Go on with a move of an earlier leader."""
         now, pod = self.unix_now(), pod_of_record(record)
         if pod is None:
-            ended = msgspec.structs.replace(record, pod={}, ended=now, counted=now, evicted=True, failed=True)
-            self._records.put(ended)
-            self.budget.recover((now,))
             log.warning("move ended, since its record cannot be read pod=%s", record.uid)
+            self._give_up(record)
             return
-        move, left = Move(pod, record.node, record.given), max(0.0, record.until - now)
+        move, left = Move(pod, record.node, record.given), max(0.0, min(record.until - now, LONGEST_SECONDS))
         begun = MoveUnderWay(hold_for(move), record.began, now, record.until, self._clock.now() + left)
         begun.manifest, begun.stored, begun.evicting, begun.rest = record.pod, True, True, record.rest
         begun.bound = begun.recorded = replacement is not None
@@ -177,6 +180,13 @@ class Mover:
             begun.why, begun.over = str(error), True
         self.budget.begin(now)
         self._begin(begun, self._waiting_for(record) if left else None)
+
+    def _give_up(self, record: MoveRecord) -> None:
+        """End a recorded move that cannot be gone on with; its pod may have been evicted."""
+        now = self.unix_now()
+        ended = msgspec.structs.replace(record, pod={}, ended=now, counted=now, evicted=True, failed=True)
+        self._records.put(ended)
+        self.budget.recover((now,))
 
     def _why_not_now(self, move: Move, now: float) -> str:
         """Return why the pod of a recorded move is not evicted now."""

@@ -30,6 +30,7 @@ from kubekit.kube import AlreadyExists, Client, Clock, Conflict, NotFound
 
 log = logging.getLogger("gpuplane.scheduler")
 WRITE_SECONDS: Final = 5.0
+TAKE_OVER_SECONDS: Final = 30.0
 AGAIN_SECONDS: Final = 1.0  # until the record of an earlier leader is read again that could not be read
 LONGEST_POD: Final = 32 << 10  # bytes of the record of one pod
 MOST_ENDED: Final = 1000  # moves that have ended
@@ -137,19 +138,25 @@ class MoveRecords:
     async def take_over(self) -> bool:
         """Read the moves of earlier leaders, whose late writes are refused from now on.
 
-        Return False if no leader has recorded moves. Where moves cannot be recorded for good, such as without the
-        right to do so, `why_not` says so.
+        Return False if no leader has recorded moves, or if the records cannot be read. Where moves cannot be recorded,
+        such as without the right to do so, `why_not` says so. Other pods must not wait for that longer than
+        TAKE_OVER_SECONDS, such as where a webhook of others refuses the write.
         """
+        end = self._clock.now() + TAKE_OVER_SECONDS
         while True:
             try:
                 return await self._taken_over()
             except (Retryable, TimeoutError) as error:
-                log.warning("records of moves not taken over yet: %s", error or "no answer")
-                await self._clock.sleep(AGAIN_SECONDS)
+                why = str(error) or "no answer"
+                log.warning("records of moves not taken over yet: %s", why)
+                if self._clock.now() < end:
+                    await self._clock.sleep(AGAIN_SECONDS)
+                    continue
             except KubekitError as error:
-                self.why_not = f"moves cannot be recorded: {error}"
-                log.warning("no pods are moved, since moves cannot be recorded: %s", error)
-                return False
+                why = str(error)
+            self.why_not = f"moves cannot be recorded: {why}"
+            log.warning("no pods are moved, since moves cannot be recorded: %s", why)
+            return bool(self._records)
 
     async def _taken_over(self) -> bool:
         async with asyncio.timeout(WRITE_SECONDS):
@@ -163,15 +170,15 @@ class MoveRecords:
                 self.why_not = ""
                 return False
             text = known.data.get(names.MOVES_KEY, "")
+            try:
+                records = decode_json(text, list[MoveRecord], limit=_LONGEST) if text else []
+            except DocumentError as error:
+                log.warning("records of moves left out, since they cannot be read: %s", error)
+                records = []
+            self._records = {one.uid: one for one in records}
             await self._write(text, known.metadata.resource_version)
-        try:
-            records = decode_json(text, list[MoveRecord], limit=_LONGEST) if text else []
-        except DocumentError as error:
-            log.warning("records of moves left out, since they cannot be read: %s", error)
-            records = []
-        self._records = {one.uid: one for one in records}
         self.why_not = ""
-        return True
+        return bool(records) or not text
 
     async def save(self) -> None:
         """Write all records. Raises Retryable where that is not certain, and Terminal where it is impossible."""
