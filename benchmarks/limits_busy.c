@@ -1,9 +1,9 @@
 /*
  * A program that launches one kernel after the other for as long as it may, and what part of the GPU's time it got.
  *
- *     busy MICROSECONDS SECONDS SETTLED
+ *     busy MICROSECONDS SECONDS SETTLED [waits]
  *
- * It begins when a line comes; what counts begins SETTLED seconds later. Parts are those of windows of equal length,
+ * It begins when a line comes; what counts begins SETTLED seconds later. With `waits` it waits for each kernel. Parts are those of windows of equal length,
  * averaged over where they begin, so that neither a turn nor a kernel at an edge counts.
  */
 #include <dlfcn.h>
@@ -44,6 +44,7 @@ int main(int count, char **words)
 	if (!cuda)
 		return puts(dlerror()), 1;
 	function launch = (function)dlsym(cuda, "cuLaunchKernel");
+	function wait = (function)dlsym(cuda, "cuCtxSynchronize");
 	char ptx[200], line[10];
 	snprintf(ptx, sizeof ptx, ".version 7.0 .target sm_35 .address_size 64 .visible .entry k() "
 				  "{ .pragma \"simgpu.time_ns %ld\"; ret; }", (long)(us * 1000));
@@ -59,6 +60,8 @@ int main(int count, char **words)
 	double start = now(), end = start + seconds;
 	while (done < MOST && (done ? times[done - 1] : start) < end) {
 		must(launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+		if (count > 4)
+			must(wait(), "cuCtxSynchronize");
 		times[done++] = now();
 	}
 	double first = start + settled, slack = 10 * us / 1e6;

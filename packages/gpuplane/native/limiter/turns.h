@@ -35,7 +35,7 @@ void turn_begin(struct turn *turn, int gpu);
 void turn_want(struct turn *turn);
 /* Waits for a turn, for some milliseconds at most. True: it is ours until *ends. */
 bool turn_wait(struct turn *turn, uint64_t *ends);
-/* At the end of a turn: whether it goes on, until *ends. */
+/* Shortly before the end of a turn: whether it goes on, until *ends. */
 bool turn_more(struct turn *turn, uint64_t *ends);
 /* The GPU still works for us: charges the time until now. */
 void turn_busy(struct turn *turn, uint64_t now);

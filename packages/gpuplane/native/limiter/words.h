@@ -11,6 +11,8 @@
  *
  * OWES: the GPU worked so long for the process while it had no turn. It pays for that as for its turns.
  *
+ * MORE: the turn is about to end. OVER: the turn will not go on, and is the process's until its time is over.
+ *
  * Times are durations, since a container may have a clock of its own.
  */
 #ifndef GPUPLANE_WORDS_H

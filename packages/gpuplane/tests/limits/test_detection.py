@@ -169,12 +169,13 @@ def test_a_process_in_the_books_that_uses_the_gpu_outside_cuda_is_reported_and_g
     assert child.poll() is None
 
 
-def test_a_process_in_a_share_that_uses_the_gpu_by_vulkan_alone_is_reported(watched: Watched) -> None:
+@pytest.mark.parametrize("draws", [pytest.param(True, id="Vulkan"), pytest.param(False, id="OpenCL")])
+def test_a_process_in_a_share_that_uses_the_gpu_without_cuda_is_reported(watched: Watched, draws: bool) -> None:
     child = watched.start("ready()")
     with Faults(watched.machine.dev / "nvidiactl") as faults:
-        faults.busy(0, 10, pid=child.pid, memory_bytes=GIB, draws=True)
+        faults.busy(0, 10, pid=child.pid, memory_bytes=GIB, draws=draws)
         watched.agent.step()
         [seen] = watched.machine.gpus.processes(watched.machine.gpu.uuid)
         faults.busy(0, 0)
     assert watched.reported == [(child.pid, "x", EscapeKind.OUTSIDE)]
-    assert (seen.draws, seen.memory_bytes) == (True, GIB)
+    assert (seen.draws, seen.memory_bytes) == (draws, GIB)

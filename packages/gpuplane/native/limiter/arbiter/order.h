@@ -85,7 +85,7 @@ int order_join(struct order *order, uint64_t tenant, struct order_limit limit, u
 void order_leave(struct order *order, int seat, uint64_t now);
 void order_resize(struct order *order, int seat, struct order_limit limit, uint64_t now);
 void order_want(struct order *order, int seat, uint64_t now);
-/* At the end of a turn: for how long it goes on, 0: it is over. `used`: so much of the turn since its beginning. */
+/* Shortly before the end of a turn: for how long it goes on, 0: it ends then. `used`: so much of the turn since its beginning. */
 uint64_t order_more(struct order *order, int seat, uint64_t turn, uint64_t used, uint64_t now);
 /* The GPU still works for the holder. */
 void order_busy(struct order *order, int seat, uint64_t turn, uint64_t used, uint64_t now);

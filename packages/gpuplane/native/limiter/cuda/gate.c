@@ -6,6 +6,8 @@
 #include <time.h>
 
 #define READINGS 8
+#define EARLY_NS 300000ull   /* more is asked for so long before a turn ends, so that launches wait for no answer, */
+#define EARLY_PART 16        /* or in such a part of what is left of it */
 #define TIGHT_NS 1000        /* a reading that took no longer is good enough */
 #define UNLIMITED_BATCH 1024 /* launches of whoever has no limit, before they are counted */
 
@@ -88,8 +90,9 @@ void gate_deadline(pthread_cond_t *condition, pthread_mutex_t *lock, uint64_t un
 
 void gate_close_at(struct gate *gate, uint64_t ends)
 {
-	uint64_t now = clock_now();
-	STORE(gate->until, counter_in(ends > now ? ends - now : 0));
+	uint64_t now = clock_now(), rest = ends > now ? ends - now : 0;
+	gate->asks = ends - (rest / EARLY_PART < EARLY_NS ? rest / EARLY_PART : EARLY_NS);
+	STORE(gate->until, counter_in(rest));
 }
 
 static void open_gate(struct gate *gate)

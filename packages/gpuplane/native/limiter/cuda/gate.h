@@ -62,7 +62,7 @@ struct gate {
 	unsigned waiting;   /* threads that wait for a turn */
 	unsigned launching; /* threads that are in the launch of a graph */
 	struct turn turn;
-	uint64_t ends;       /* of the turn */
+	uint64_t ends, asks; /* of the turn; when the keeper asks for more */
 	bool found_idle;     /* by that drain */
 	unsigned sparse;     /* for so many more turns the GPU is expected to be idle in them */
 	uint64_t wanted, done, done_at; /* numbers of the last drain asked for and finished; when */

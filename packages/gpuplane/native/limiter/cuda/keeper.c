@@ -175,16 +175,18 @@ static void *run_keeper(void *argument)
 	struct gate *gate = argument;
 	uint64_t asked = 0; /* the drain behind all that was launched */
 	uint64_t fine = FINE_LEAST_NS;
+	bool over = false; /* the turn will not go on */
 	pthread_mutex_lock(&gate->lock);
 	for (;;) {
 		while (gate->state != GATE_OPEN || gate->stopping) {
 			asked = 0;
+			over = false;
 			fine = FINE_LEAST_NS;
 			pthread_cond_wait(&gate->work, &gate->lock);
 		}
-		uint64_t now = clock_now(), tick = now + (gate->sparse ? fine : TICK_NS);
-		if (now < gate->ends) {
-			gate_deadline(&gate->work, &gate->lock, tick < gate->ends ? tick : gate->ends);
+		uint64_t now = clock_now(), tick = now + (gate->sparse ? fine : TICK_NS), stop = over ? gate->ends : gate->asks;
+		if (now < stop) {
+			gate_deadline(&gate->work, &gate->lock, tick < stop ? tick : stop);
 			now = clock_now();
 		}
 		if (gate->state != GATE_OPEN)
@@ -192,11 +194,13 @@ static void *run_keeper(void *argument)
 		bool touched = __atomic_exchange_n(&gate->touched, false, __ATOMIC_SEQ_CST);
 		asked = touched ? 0 : asked;
 		fine = touched && fine < FINE_MOST_NS ? 2 * fine : fine;
-		if (now >= gate->ends) {
+		if (now >= stop) {
 			asked = 0;
-			if (turn_more(&gate->turn, &gate->ends)) {
+			if (!over && turn_more(&gate->turn, &gate->ends)) {
 				gate_close_at(gate, gate->ends);
 				pthread_cond_broadcast(&gate->changed);
+			} else if (!over && clock_now() < gate->ends) {
+				over = true; /* the rest is still ours */
 			} else {
 				note_end(gate, false);
 				end_turn(gate, 0);
