@@ -9,13 +9,15 @@ import msgspec
 import pytest
 
 from gpuplane import names
+from gpuplane.scheduler import feasibility
 from gpuplane.scheduler.leader import Leader
 from gpuplane.scheduler.pods.decide import DIGITS, choose_node
 from gpuplane.scheduler.pods.objects import ScheduledPod, transform_scheduled_node, transform_scheduled_pod
 from gpuplane.scheduler.pods.ranking import NodeRanking
 from gpuplane.scheduler.policies import Chosen
 from gpuplane.scheduler.reservation import ReservationEvent
-from gpuplane.sharing import LedgerGPU
+from gpuplane.sharing import LedgerGPU, NodeState
+from gpuplane.sharing.placement import fit
 from kubekit.api.raw import RawNode, RawPod
 from kubekit.kube import EventRecorder
 from kubekit.scheduling.scores import room
@@ -156,3 +158,25 @@ async def test_a_pod_whose_node_depends_on_other_pods_is_decided_the_slow_way() 
     pod["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     found = cluster.read(msgspec.convert(pod, RawPod))
     assert found is not None and cluster.ranking.best(found) is None
+
+
+@pytest.mark.parametrize("ask", [(40, 8), (100, 0)])
+def test_nodes_in_the_same_state_are_rated_once_for_a_kind_that_is_new(
+    monkeypatch: pytest.MonkeyPatch, ask: tuple[int, int]
+) -> None:
+    cluster = RankedCluster(1)
+    for at in range(200):
+        cluster.gpus(f"n{at}")
+        cluster.node(f"n{at}")
+    rated: list[str] = []
+
+    def rate(state: NodeState, *rest: Any) -> Any:
+        rated.append(state.name)
+        return fit.rate(state, *rest)
+
+    monkeypatch.setattr(feasibility, "rate", rate)
+    pod = cluster.read(msgspec.convert(gpu_pod("new", ask, schedulerName="gpuplane"), RawPod))
+    assert pod is not None and cluster.ranking.best(pod) is not None
+    # Two amounts of CPU, eight sets of lost GPUs; nodes that the pod does not fit are rated one by one.
+    unfit = sum(cluster.leader.filtering.answers(pod.request).value(f"n{at}") == float("-inf") for at in range(200))
+    assert len(rated) <= 16 + unfit

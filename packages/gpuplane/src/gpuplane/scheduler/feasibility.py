@@ -18,6 +18,7 @@ import msgspec
 from gpuplane.scheduler.policies import Policies
 from gpuplane.sharing import Ledger, LedgerGPU, NodeState, Request, empty
 from gpuplane.sharing.placement import Placement, Policy, Refusal, place
+from gpuplane.sharing.placement.alike import AlikeNodes
 from gpuplane.sharing.placement.fit import find, place_by_count, rate, usable_gpus
 from gpuplane.sharing.placement.lacking import cannot_host, refusal
 
@@ -72,6 +73,7 @@ class FeasibilityCache:
         self._hardware: dict[str, tuple[tuple[LedgerGPU, ...], Hardware]] = {}
         self.rooms: dict[str, _Room] = {}
         self.state = ledger.node
+        self._alike: AlikeNodes | None = None
 
     def hosting(self, node: str, request: Request) -> NodeState | None:
         """Return the node's state, without CPU and memory where they do not suffice for the pod.
@@ -106,6 +108,13 @@ class FeasibilityCache:
             known.policies = version
             known.values.clear()
         return Answers(self, known, request, *self._policies.of(request))
+
+    def alike(self) -> AlikeNodes:
+        """Return the nodes of the ledger by number of their state."""
+        names = [state.name for state in self._ledger.nodes()]
+        if self._alike is None or self._alike.names != names:
+            self._alike = AlikeNodes(self._ledger, names, self._alike)
+        return self._alike
 
     def hardware(self, state: NodeState) -> Hardware:
         known = self._hardware.get(state.name)
@@ -150,6 +159,25 @@ class Answers:
         self._gpu_policy = gpu_policy
         self._by_count = known.by_count
         self._short = known.short
+
+    def rate_all(self) -> None:
+        """Fill the cache with the values of all nodes that the pod fits: those in the same state are rated once."""
+        request, policy = self._request, self._policy
+        if self._by_count or request.uuids or request.not_uuids:
+            return
+        alike = self._cache.alike()
+        numbers = alike.numbers()
+        present = set(numbers)
+        values = alike.share_values(present, request, policy) if self._gpu_policy is policy else None
+        if values is None:
+            states = ((number, alike.state(number)) for number in present)
+            rated = {one: rate(state, request, policy, self._gpu_policy) for one, state in states if state is not None}
+            values = {one: found[1] for one, found in rated.items() if found is not None}
+        known = self._known.values
+        for name, number in zip(alike.names, numbers, strict=True):
+            value = values.get(number, _NEVER)
+            if value != _NEVER:
+                known[name] = value
 
     def prepare(self, nodes: Sequence[str]) -> None:
         """Fill the cache with the nodes on which the pod fits: faster than node by node, if few nodes are cached."""

@@ -120,6 +120,8 @@ class NodeRanking:
             if len(self._kinds) > _KINDS:
                 self._kinds.popitem(last=False)
             changed = set(position)
+            answers.rate_all()
+            answers.prepare(list(position))
         self._kinds.move_to_end(pod.kind)
         known.cache_revision, known.ledger_revision = cache.revision, ledger.revision
         check = FilterCheck(info, cache)

@@ -30,12 +30,17 @@ _Key = tuple[int, tuple[int, ...], tuple[int, ...], int, int | None, int | None,
 class AlikeNodes:
     """The nodes `names`, which the ledger knows, by number of their state."""
 
-    def __init__(self, ledger: Ledger, names: Iterable[str]) -> None:
+    def __init__(self, ledger: Ledger, names: Iterable[str], before: AlikeNodes | None = None) -> None:
+        """
+        Args:
+            before: the same for other nodes of the ledger, whose GPUs are known.
+        """
         self._ledger = ledger
         self.names = list(names)
         self.position = {name: at for at, name in enumerate(self.names)}
-        self._kinds: dict[bytes, int] = {}
-        self._kind_of: dict[int, tuple[tuple[LedgerGPU, ...], int]] = {}  # nodes keep the tuple of their GPUs
+        self._kinds: dict[bytes, int] = before._kinds if before is not None else {}
+        # Nodes have the same tuple of GPUs for long.
+        self._kind_of: dict[int, tuple[tuple[LedgerGPU, ...], int]] = before._kind_of if before is not None else {}
         self._clear()
 
     def _clear(self) -> None:
