@@ -23,6 +23,7 @@ from gpuplane.api.schema import definition, rules_of, schema_of
 from gpuplane.api.validation import KINDS, check_object, errors
 from tinykube.apiserver import crd
 from tinykube.apiserver.celrules import compile_rules
+from tinykube.apiserver.crd_findings import findings
 from tinykube.apiserver.structural import Structural
 
 GROUPS = """
@@ -55,7 +56,7 @@ def places(schema, path=""):
 def test_the_api_server_takes_it(served):
     made = definition(served)
     crd.fill_defaults(made)
-    assert list(crd.findings(made)) == []
+    assert list(findings(made)) == []
 
 
 @pytest.mark.parametrize("served", SERVED, ids=lambda s: s.kind.__name__)

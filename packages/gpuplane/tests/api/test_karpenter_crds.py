@@ -29,6 +29,7 @@ from gpuplane.api.validation import check_object, errors
 from tests.support.realkube.stories import SHARED
 from tinykube.apiserver import crd
 from tinykube.apiserver.celrules import compile_rules
+from tinykube.apiserver.crd_findings import findings
 from tinykube.apiserver.structural import Structural
 
 PROVISIONER = """
@@ -140,7 +141,7 @@ def places(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 def test_the_api_server_takes_each_definition_and_every_field_explains_itself(served: Any) -> None:
     made = copy.deepcopy(definition_of(served.kind.__name__))
     crd.fill_defaults(made)
-    assert list(crd.findings(made)) == []
+    assert list(findings(made)) == []
     for path, place in places(made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]):
         assert place.get("type") or place.get("x-kubernetes-int-or-string"), path
         if place.get("type") == "array":

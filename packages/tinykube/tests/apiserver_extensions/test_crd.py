@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinykube.apiserver import crd as crds
+from tinykube.apiserver.crd_findings import findings
 from tinykube.apiserver.quickcheck import quick
 from tinykube.apiserver.structural import Structural
 
@@ -177,7 +178,7 @@ def test_what_did_not_change_is_not_held_against_an_update() -> None:
 
 def test_a_crd_is_served_with_its_names_scale_and_columns() -> None:
     crd = widget()
-    assert crds.findings(crd) == []
+    assert findings(crd) == []
     (served,) = crds.served(crd)
     assert (served.info.plural, served.info.kind, served.info.short_names) == ("widgets", "Widget", ("wd",))
     assert served.info.subresources == ("status", "scale")
@@ -225,7 +226,7 @@ def ruled(rule: str) -> dict[str, Any]:
 def test_rules_may_use_what_the_schema_has(rule: str) -> None:
     crd = widget()
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = ruled(rule)
-    assert crds.findings(crd) == []
+    assert findings(crd) == []
 
 
 @pytest.mark.parametrize(
@@ -246,12 +247,12 @@ def test_rules_may_use_what_the_schema_has(rule: str) -> None:
 def test_a_schema_that_is_not_structural_is_refused(schema: dict[str, Any], finding: str) -> None:
     crd = widget()
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema
-    assert any(finding in str(cause) for cause in crds.findings(crd)), crds.findings(crd)
+    assert any(finding in str(cause) for cause in findings(crd)), findings(crd)
 
 
 def test_a_crd_without_what_it_needs_is_refused_with_everything_at_once() -> None:
     crd = {"metadata": {"name": "x"}, "spec": {"names": {}, "versions": [{"name": "v1"}]}}
-    found = [str(cause) for cause in crds.findings(crd)]
+    found = [str(cause) for cause in findings(crd)]
     for field in ("spec.group", "spec.names.plural", "spec.names.kind", "spec.scope", "spec.versions[0].schema"):
         assert any(text.startswith(field) for text in found), (field, found)
 

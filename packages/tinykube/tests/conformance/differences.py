@@ -43,6 +43,30 @@ DECIDED: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
         "A real server adds the fingerprint of the client's certificate to `userInfo.extra`; tokens have none.",
     ),
     (
+        "custom/objects",
+        ("create",),
+        "As for `objects/the_life_of_an_object`: `managedFields` name leaves only.",
+    ),
+    (
+        "custom/objects",
+        ("table",),
+        "Columns have no descriptions where a definition has none: they are sentences of Kubernetes' documentation.",
+    ),
+    ("lists/tables", ("a list", "one"), "Columns have no descriptions, as for custom resources."),
+    (
+        "patches/apply_to_lists-containers",
+        ("one leaves", "order"),
+        "Writes of the embedded controllers have no entry in `managedFields`.",
+    ),
+    ("admission/wrong_policies", ("no parse",), "The words of Google's CEL parser."),
+    ("custom/wrong_definitions", ("a rule that does not parse",), "The words of Google's CEL parser."),
+    (
+        "objects/what_is_invalid",
+        ("a pod's spec is fixed",),
+        "The difference of two objects as Go prints their types; the changed fields are named.",
+    ),
+    ("scheduling/bindings", ("nodeName is not patched",), "The difference of two objects as Go prints their types."),
+    (
         "objects/the_life_of_an_object",
         ("create", "replace"),
         "`managedFields` name the leaves of a map, not the map itself (`.`), which only tells who made it empty.",

@@ -72,11 +72,15 @@ Node = Literal | Ident | Select | Index | Call | ListLiteral | MapLiteral | Mess
 def located(source: str, name: str, what: str) -> CelSyntaxError:
     """An error at the first place of a name that is no field, with the line of the source that has it."""
     found = re.search(rf"(?<![\w.]){re.escape(name)}\b|\b{re.escape(name)}(?=\()", source)
-    at = found.start() if found else 0
+    return CelSyntaxError(marked(source, found.start() if found else 0, what))
+
+
+def marked(source: str, at: int, what: str) -> str:
+    """The message of an error at a position of a source, with its line and a mark below it."""
     start = source.rfind("\n", 0, at) + 1
     line, column = source.count("\n", 0, at) + 1, at - start
     text = source[start:].partition("\n")[0]
-    return CelSyntaxError(f"ERROR: <input>:{line}:{column + 1}: {what}\n | {text}\n | {'.' * column}^")
+    return f"ERROR: <input>:{line}:{column + 1}: {what}\n | {text}\n | {'.' * column}^"
 
 
 class UInt(int):

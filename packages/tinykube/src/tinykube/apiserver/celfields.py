@@ -6,11 +6,12 @@ loses sight of the type. What it finds, a real API server refuses as well.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kubekit.cel.program import macro_parts, unescape
-from kubekit.cel.syntax import Call, Ident, Index, ListLiteral, MapLiteral, Node, Select, parse
+from kubekit.cel.syntax import Call, Ident, Index, ListLiteral, MapLiteral, Node, Select, marked, parse
 
 Schema = Mapping[str, Any]
 
@@ -26,14 +27,15 @@ def undefined_fields(source: str, schema: Schema, *, root: bool) -> list[str]:
     """
     if root or schema.get("x-kubernetes-embedded-resource"):
         schema = {**schema, "properties": {**(schema.get("properties") or {}), **_ROOT}}
-    finder = _Finder()
+    finder = _Finder(source)
     finder.of(parse(source), {"self": schema, "oldSelf": schema})
     return finder.found
 
 
 class _Finder:
-    def __init__(self) -> None:
+    def __init__(self, source: str) -> None:
         self.found: list[str] = []
+        self._source = source
 
     def of(self, node: Node, scope: Mapping[str, Schema | None]) -> Schema | None:
         """Return the schema of a node's value, None if it is unknown; findings are collected."""
@@ -62,7 +64,7 @@ class _Finder:
         if schema is None or schema.get("x-kubernetes-preserve-unknown-fields"):
             return None
         if schema.get("type") in _SCALARS:
-            self.found.append(f"type '{schema['type']}' does not support field selection")
+            self._find(field, f"type '{schema['type']}' does not support field selection")
             return None
         if (values := _values(schema)) is not None or schema.get("additionalProperties"):
             return values
@@ -72,8 +74,13 @@ class _Finder:
                 found: Schema = properties[name]
                 return found
         if schema.get("type") == "object":
-            self.found.append(f"undefined field '{field}'")
+            self._find(field, f"undefined field '{field}'")
         return None
+
+    def _find(self, field: str, what: str) -> None:
+        """NB: a tree has no positions; the first selection of that name is taken for the place."""
+        selected = re.search(rf"\.\??\s*{re.escape(field)}\b", self._source)
+        self.found.append(marked(self._source, selected.start() if selected else 0, what))
 
     def _call(self, call: Call, scope: Mapping[str, Schema | None]) -> Schema | None:
         target = self.of(call.target, scope) if call.target is not None else None

@@ -16,7 +16,17 @@ from collections.abc import Callable
 import msgspec
 
 from kubekit.api.kinds import built_in
-from tinykube.apiserver import bootstrap, configurations, crd, crdshape, discovery, limit_ranges, quotas, services
+from tinykube.apiserver import (
+    bootstrap,
+    configurations,
+    crd,
+    crd_findings,
+    crdshape,
+    discovery,
+    limit_ranges,
+    quotas,
+    services,
+)
 from tinykube.apiserver.admission import CONFIGURATION, SYSTEM_PRIORITIES, AdmissionChain
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.builtin import ResourceInfo
@@ -109,7 +119,7 @@ class Extensions:
     def fill_crd(self, obj: Object) -> None:
         """Defaults and the status, in the write itself: a CRD is established by being accepted."""
         crd.fill_defaults(obj)
-        if not crd.findings(obj):
+        if not crd_findings.findings(obj):
             conflict = crd.name_conflict(obj, self.registry.list("customresourcedefinitions"))
             obj["status"] = crd.status(obj, conflict, self.registry.now())
 
@@ -200,7 +210,7 @@ def install(
     hooks, kinds = registry.hooks, registry.kinds
     definitions = kinds.find("customresourcedefinitions")
     rules = definitions.rules
-    own = dataclasses.replace(rules, prune=crdshape.prune, default=made.fill_crd, validate=crd.findings)
+    own = dataclasses.replace(rules, prune=crdshape.prune, default=made.fill_crd, validate=crd_findings.findings)
     kinds.add(definitions.info, own)
     for plural, validate in _VALIDATORS.items():
         kind = kinds.find(plural)

@@ -19,6 +19,7 @@ from tinykube.apiserver.failure import (
     invalid,
     invalid_options,
 )
+from tinykube.apiserver.typed import unlike
 
 Object = dict[str, Any]
 
@@ -97,6 +98,8 @@ def wanted(info: ResourceInfo, obj: Object) -> Object:
 def check_identity(info: ResourceInfo, namespace: str, name: str, obj: Object) -> None:
     """Raise ApiFailure 400 when the body is of another kind, namespace or name than the URL."""
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
+    if info.model and (api_version or info.api_version, kind or info.kind) != (info.api_version, info.kind):
+        raise unlike(info, api_version or info.api_version, kind or info.kind, obj)
     if api_version is None:
         obj["apiVersion"] = info.api_version
     elif api_version != info.api_version:

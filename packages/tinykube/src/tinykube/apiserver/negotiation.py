@@ -149,6 +149,8 @@ class View:
             items = b",".join(_encode(_metadata_of(entry.obj, version)) for entry in entries)
             name, api_version = "PartialObjectMetadataList", f"meta.k8s.io/{version}"
         else:
+            if not kind.info.model:
+                metadata = {"continue": "", **metadata}  # as Go writes lists of no type of its own
             items = b",".join([entry.raw for entry in entries] if not kind.info.model else _bare(kind, entries))
             name, api_version = kind.info.list_kind, kind.info.api_version
         return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[%b]}' % (

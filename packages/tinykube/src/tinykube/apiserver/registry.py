@@ -32,6 +32,7 @@ from tinykube.apiserver.rules import builtin_rules
 from tinykube.apiserver.selectors import parse_fields, parse_labels
 from tinykube.apiserver.store import Journal, ObjectStore, Selection, StoreEntry, Subscriber
 from tinykube.apiserver.strictness import strict_findings
+from tinykube.apiserver.structural import of_status_alone
 from tinykube.apiserver.tables import printer_for
 from tinykube.apiserver.typed import prune_metadata
 from tinykube.apiserver.typed_apply import check_applied, with_empty
@@ -332,7 +333,8 @@ class Registry:
             validate = VALIDATE_BY_SUBRESOURCE.get(subresource, rules.validate)
             causes = (*validate_metadata(info, new, old), *validate(new, old))
             if causes:
-                raise failure.invalid(info, name, causes)
+                of_status = not info.model and subresource == "status"
+                raise failure.invalid(info, name, of_status_alone(causes) if of_status else causes)
             if kind.table.get(namespace, name) is not entry:
                 continue
             if write.manager and write.operation == "Update":

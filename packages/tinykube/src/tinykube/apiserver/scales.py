@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from tinykube.apiserver import failure
@@ -111,3 +112,29 @@ def _fields(path: tuple[str, ...]) -> Fields:
     for name in reversed(path):
         fields = {f"f:{name}": fields}
     return fields
+
+
+_MOST_REPLICAS: Final = 2**31 - 1
+_GO_TYPES: Final = {
+    str: "string",
+    float: "float64",
+    bool: "bool",
+    dict: "map[string]interface {}",
+    list: "[]interface {}",
+}
+
+
+def replica_findings(obj: Object, field: str) -> Iterator[failure.Cause]:
+    """The findings of a field with a number of replicas, which is named as the definition names it."""
+    value: Any = obj
+    for name in field.split(".")[1:]:
+        value = value.get(name) if isinstance(value, dict) else None
+    if value is None:
+        return
+    if type(value) is not int:
+        text = f"{field} accessor error: {value} is of the type {_GO_TYPES[type(value)]}, expected int64"
+        yield failure.Cause("FieldValueInvalid", f"Invalid value: 0: {text}", field)
+    elif value < 0:
+        yield failure.invalid_value(field, value, "should be a non-negative integer")
+    elif value > _MOST_REPLICAS:
+        yield failure.invalid_value(field, value, f"should be less than or equal to {_MOST_REPLICAS}")

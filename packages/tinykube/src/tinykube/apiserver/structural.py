@@ -8,7 +8,7 @@ CEL run where the plain schema holds, as in Kubernetes. On updates, what did not
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -145,14 +145,19 @@ class Structural:
                     self.values.fill(value[name])
 
     # -- validation -------------------------------------------------------------------------------------------------
-    def validate(self, value: Any, old: Any = None) -> list[Cause]:
-        """Every finding; CEL rules run only when nothing is missing or of a wrong type."""
+    def validate(self, value: Any, old: Any = None, scale: Sequence[Cause] = ()) -> list[Cause]:
+        """Every finding; CEL rules run only when nothing is missing or of a wrong type.
+
+        `scale` are the findings of the fields that the subresource `scale` names.
+        """
         if self._quick is None:
             self._quick = quick(self)
         causes = [] if self._quick(value) else list(self.check(value, "", old))
+        causes += scale
         if not self.has_rules:
             return causes
-        if any(cause.reason in _BLOCKING for cause in causes):
+        nameless = not (value.get("metadata") or {}).get("name")  # what the check of metadata reports blocks as well
+        if nameless or any(cause.reason in _BLOCKING for cause in causes):
             text = (
                 "some validation rules were not checked because the object was invalid; "
                 "correct the existing errors to complete validation"
@@ -172,8 +177,12 @@ class Structural:
             else:
                 wanted = self.type
             found = json_type(value)
+            if self.format and isinstance(value, float):  # NB: the words are those of a check of the format
+                wanted, found = self.format, "float64"
             text = f'Invalid value: "{found}": {_in(path)} must be of type {wanted}: "{found}"'
             yield Cause("FieldValueTypeInvalid", text, path)
+            if wanted == "int32":
+                yield from self._check_number(value, path)
             return
         if self.enum is not None and value not in self.enum:
             allowed = ", ".join(shown(item) for item in self.enum)
@@ -205,11 +214,12 @@ class Structural:
                 return isinstance(value, _TYPES.get(other, object))
 
     def _check_string(self, value: str, path: str) -> Iterator[Cause]:
-        if (least := self.bounds.get("minLength", 0)) > len(value):
-            yield _invalid(path, value, f"{_in(path)} should be at least {least} chars long")
+        # NB: of these three a real server reports the first only.
         if (most := self.bounds.get("maxLength")) is not None and len(value) > most:
             yield Cause("FieldValueTooLong", f"Too long: may not be more than {most} bytes", path)
-        if self.pattern and regex(self.pattern).search(value) is None:
+        elif (least := self.bounds.get("minLength", 0)) > len(value):
+            yield _invalid(path, value, f"{_in(path)} should be at least {least} chars long")
+        elif self.pattern and regex(self.pattern).search(value) is None:
             yield _invalid(path, value, f"{_in(path)} should match '{self.pattern}'")
         if self.format and not valid_format(self.format, value):
             text = f"Invalid value: {shown(value)}: {_in(path)} must be of type {self.format}: {shown(value)}"
@@ -217,23 +227,25 @@ class Structural:
 
     def _check_number(self, value: float, path: str) -> Iterator[Cause]:
         low, high = self.bounds.get("minimum"), self.bounds.get("maximum")
+        if self.format == "int32" and (value % 1 or not -(2**31) <= value < 2**31):
+            text = f"Checked value must be of type integer with format int32 in {path}"
+            yield Cause("FieldValueInvalid", f'Invalid value: "": {text}', "<nil>")
+        if step := self.bounds.get("multipleOf"):
+            yield from _check_step(value, step, path)
         if low is not None and (value < low or (self.exclusive[0] and value == low)):
             word = "greater than" if self.exclusive[0] else "greater than or equal to"
             yield _invalid(path, value, f"{_in(path)} should be {word} {low}")
         if high is not None and (value > high or (self.exclusive[1] and value == high)):
             word = "less than" if self.exclusive[1] else "less than or equal to"
             yield _invalid(path, value, f"{_in(path)} should be {word} {high}")
-        if (step := self.bounds.get("multipleOf")) and value % step:
-            yield _invalid(path, value, f"{_in(path)} should be a multiple of {step}")
-        ranges = {"int32": 2**31, "int64": 2**63}
-        if self.format in ranges and not -ranges[self.format] <= value < ranges[self.format]:
+        if self.format == "int64" and not -(2**63) <= value < 2**63:
             text = f"Invalid value: {shown(value)}: {_in(path)} must be of type {self.format}: {shown(value)}"
             yield Cause("FieldValueTypeInvalid", text, path)
 
     def _check_object(self, value: dict[str, Any], path: str, old: Any) -> Iterator[Cause]:
-        for name in self.required:
-            if name not in value:
-                yield Cause("FieldValueRequired", "Required value", _join(path, name))
+        missing = [name for name in self.required if name not in value or self._absent(name, value[name])]
+        for name in missing:
+            yield Cause("FieldValueRequired", "Required value", _join(path, name))
         if (least := self.bounds.get("minProperties", 0)) > len(value):
             yield _invalid(path, len(value), f"{_in(path)} should have at least {least} properties")
         if (most := self.bounds.get("maxProperties")) is not None and len(value) > most:
@@ -243,8 +255,13 @@ class Structural:
             if self.embedded and name == "metadata":
                 continue
             child = self._child(name)
-            if child is not None:
+            if child is not None and name not in missing:
                 yield from child.check(item, _join(path, name), before.get(name))
+
+    def _absent(self, name: str, value: Any) -> bool:
+        """Return whether a field is a null where none may stand."""
+        child = self._child(name)
+        return value is None and child is not None and not child.nullable
 
     def _check_list(self, value: list[Any], path: str, old: Any) -> Iterator[Cause]:
         if (least := self.bounds.get("minItems", 0)) > len(value):
@@ -291,13 +308,13 @@ class Structural:
                     if word == "oneOf"
                     else "at least one schema (anyOf)"
                 )
-                yield _invalid(path, value, text)
+                yield _of_whole(text)
                 yield from min(results, key=len)
             elif word == "oneOf" and holding > 1:
                 text = f"{where} must validate one and only one schema (oneOf). Found {holding} valid alternatives"
-                yield _invalid(path, value, text)
+                yield _of_whole(text)
         if self.negated is not None and not list(self.negated.check(value, path)):
-            yield _invalid(path, value, f'"{path}" must not validate the schema (not)')
+            yield _of_whole(f'"{path}" must not validate the schema (not)')
 
     def check_rules(self, value: Any, path: str, old: Any = None) -> Iterator[Cause]:
         """The findings of the rules in CEL below `path`."""
@@ -332,6 +349,32 @@ def _join(path: str, name: str) -> str:
 
 def _in(path: str) -> str:
     return f"{path} in body" if path else "in body"
+
+
+def _check_step(value: float, step: float, path: str) -> Iterator[Cause]:
+    """NB: for an integer a real server takes the integral part of the step."""
+    if isinstance(value, int):
+        step = int(step)
+        if step <= 0:
+            yield _invalid(path, value, f"factor MultipleOf declared for {path} must be positive: {step}")
+            return
+    if value % step:
+        yield _invalid(path, value, f"{_in(path)} should be a multiple of {step}")
+
+
+def of_status_alone(causes: Iterable[Cause]) -> list[Cause]:
+    """The findings of a write of the status alone: messages name the fields within the status."""
+    return [
+        msgspec.structs.replace(cause, message=cause.message.replace(f": {cause.field} in body", f": {inner} in body"))
+        if (inner := cause.field.removeprefix("status.")) != cause.field
+        else cause
+        for cause in causes
+    ]
+
+
+def _of_whole(text: str) -> Cause:
+    """A finding that a real server reports without the place and the value."""
+    return Cause("FieldValueInvalid", f'Invalid value: "": {text}', "<nil>")
 
 
 def _invalid(path: str, value: Any, message: str) -> Cause:

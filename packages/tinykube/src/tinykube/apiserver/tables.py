@@ -55,7 +55,8 @@ def crd_printer(columns: Sequence[Mapping[str, Any]]) -> Printer:
                 int(column.get("priority", 0)),
                 kind,
                 column.get("format", ""),
-                column.get("description", ""),
+                column.get("description")
+                or f"Custom resource definition column (in JSONPath format): {column['jsonPath']}",
             )
         )
         paths.append((kind, JSONPath(column["jsonPath"])))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from kubekit.api.quantity import parse_quantity
 from kubekit.errors import InvalidInput
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.failure import bad_request
+from tinykube.apiserver.failure import ApiFailure, bad_request
 from tinykube.apiserver.fieldtable import SchemaField, SchemaMessage, table
 
 Object = dict[str, Any]
@@ -73,6 +73,24 @@ def pruner_of(info: ResourceInfo) -> Callable[[Object, Object | None], Sequence[
         return unknown
 
     return prune
+
+
+def unlike(info: ResourceInfo, api_version: str, kind: str, obj: Object) -> Exception:
+    """400 for a body of another kind than the built-in one that is wanted: it is read as what it says that it is."""
+    message = table().of(api_version, kind)
+    if message is None:
+        why = f'no kind "{kind}" is registered for version "{api_version}" in scheme "pkg/runtime/scheme.go:111"'
+        version = api_version.rpartition("/")[2]
+        return bad_request(f'{kind} in version "{version}" cannot be handled as a {info.kind}: {why}')
+    try:
+        _object(obj, None, message, "", [], kind, top=True)
+    except ApiFailure as error:
+        return bad_request(error.message.replace(f"handled as a {kind}:", f"handled as a {info.kind}:"))
+    if api_version != info.api_version:
+        return bad_request(
+            f"the API version in the data ({api_version}) does not match the expected API version ({info.api_version})"
+        )
+    return bad_request(f"the kind in the data ({kind}) does not match the expected kind ({info.kind})")
 
 
 def prune_metadata(obj: Object, old: Object | None, kind: str) -> list[str]:
@@ -201,7 +219,9 @@ def _check_base64(text: str, kind: str) -> None:
         base64.b64decode(text, validate=True)
     except ValueError:
         sound = _BASE64.match(text)
-        raise _unreadable(kind, f"illegal base64 data at input byte {sound.end() if sound else 0}") from None
+        at = sound.end() if sound else 0
+        at -= at % 4 if at == len(text) else 0  # where the last group begins that is not whole
+        raise _unreadable(kind, f"illegal base64 data at input byte {at}") from None
 
 
 def _unreadable(kind: str, why: str) -> Exception:

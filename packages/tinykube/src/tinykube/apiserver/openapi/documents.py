@@ -171,7 +171,7 @@ def _custom_schema(info: ResourceInfo, schema: Schema) -> Schema:
     text = {"type": "string"}
     metadata = reference(schema_name("meta_v1", "ObjectMeta"))
     common = {
-        "apiVersion": {"description": "The version of the schema of this object.", **text},
+        "apiVersion": {"description": "APIVersion defines the version of the schema of this object.", **text},
         "kind": {"description": "The kind of this object.", **text},
         "metadata": {"description": "Standard object's metadata.", "allOf": [metadata]},
     }
