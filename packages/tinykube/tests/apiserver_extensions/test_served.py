@@ -222,3 +222,13 @@ async def test_an_object_applied_as_empty_gives_up_what_it_had(cluster):
     await apply("one", {"a": "x"})
     await apply("two", {"a": "x"})
     assert await apply("one", {}) == {"a": "x"}
+
+
+async def test_openapi_has_the_fields_that_are_served(cluster):
+    document = json.loads((await page(cluster, "/openapi/v3/apis/apiextensions.k8s.io/v1")).body)
+    place = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
+    names = document["components"]["schemas"][place]["properties"]
+    assert {"x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields", "$ref", "not"} <= names.keys()
+    document = json.loads((await page(cluster, "/openapi/v3/api/v1")).body)
+    pod_spec = document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]
+    assert "evictionResponders" not in pod_spec

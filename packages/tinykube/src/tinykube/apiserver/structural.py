@@ -156,7 +156,8 @@ class Structural:
         causes += scale
         if not self.has_rules:
             return causes
-        nameless = not (value.get("metadata") or {}).get("name")  # what the check of metadata reports blocks as well
+        # What the check of metadata reports blocks as well.
+        nameless = isinstance(metadata := value.get("metadata"), dict) and not metadata.get("name")
         if nameless or any(cause.reason in _BLOCKING for cause in causes):
             text = (
                 "some validation rules were not checked because the object was invalid; "

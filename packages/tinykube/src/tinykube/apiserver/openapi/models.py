@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from tinykube.apiserver.builtin import RESOURCES
+from tinykube.apiserver.fieldtable import table
 from tinykube.apiserver.schema import PLAIN, builtin_schema
 from tinykube.apiserver.schema import Schema as Merge
 
@@ -103,9 +104,12 @@ def schema_of(module: str, kind: str) -> tuple[Schema, tuple[tuple[str, str], ..
     properties: Schema = {}
     required: list[str] = []
     merging = _merging().get((module, kind), PLAIN)
+    served = table().messages.get(f"{module.rpartition('_')[0]}.{kind}")
     references: list[tuple[str, str]] = []
     for field, annotation in _annotations(model):
         name = _wire_name(field)
+        if served is not None and name not in served.named and name not in ("apiVersion", "kind"):
+            continue  # the models may be of a later version than what is served
         schema, found = _of_annotation(module, field, annotation)
         references += found
         note = notes.get(field, "")
@@ -128,11 +132,9 @@ def _annotations(model: Any) -> Iterator[tuple[str, str]]:
 
 
 def _wire_name(field: str) -> str:
-    return (
-        "$" + field[2:]
-        if field in ("d_ref", "d_schema")
-        else field.removesuffix("_").replace("x_kubernetes", "x-kubernetes")
-    )
+    if field in ("d_ref", "d_schema"):
+        return "$" + field[2:]
+    return field.replace("_", "-") if field.startswith("x_kubernetes") else field.removesuffix("_")
 
 
 def _of_annotation(module: str, field: str, annotation: str) -> tuple[Schema, list[tuple[str, str]]]:
