@@ -140,23 +140,6 @@ def test_counts(here):
     here.see("free again", until_used(here, path, **{"count/configmaps": "1"}))
 
 
-def test_ports_of_services(here):
-    path = quota(here, "q", hard={"services": "3", "services.nodeports": "1", "services.loadbalancers": "1"})
-    services = here.core("services")
-
-    def service(name, kind):
-        return {"metadata": {"name": name}, "spec": {"type": kind, "ports": [{"port": 80}], "selector": {"a": "b"}}}
-
-    here.made(services, service("plain", "ClusterIP"))
-    here.made(services, service("port", "NodePort"))
-    wanted = {"services": "2", "services.nodeports": "1", "services.loadbalancers": "0"}
-    here.see("used", until_used(here, path, **wanted)["used"])
-    until_refused = here.create(services, service("balanced", "LoadBalancer"), dryRun="All")
-    here.see("too many", until_refused)
-    here.delete(f"{services}/port")
-    here.see("free again", until_used(here, path, services="1")["used"])
-
-
 @pytest.mark.parametrize("operator", ["In", "Exists"])
 def test_scopes(here, operator):
     """Only pods of a priority class are counted and held back."""
