@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -310,3 +311,38 @@ def test_a_smaller_limit_takes_nothing_back_and_refuses_until_less_is_held(machi
     machine.share("a", memory_bytes=GIB // 2)
     output, errors = child.communicate("go\n", timeout=30)
     assert output == f"[[0, {GIB // 2}], 2, 2, [{GIB // 2}, {GIB // 2}]]\n", errors
+
+
+OWNER = """
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+context()
+block, handle = allocate(48 * MIB), Handle()
+call("cuIpcGetMemHandle", byref(handle), block)
+answer(list(handle.bytes))
+sys.stdin.readline()
+call("cuMemFree_v2", block)
+answer(free() // MIB)
+"""
+IMPORTER = """
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+context()
+before, address = free() // MIB, c_uint64()
+call("cuIpcOpenMemHandle_v2", byref(address), Handle((ctypes.c_ubyte * 64)(*{handle})), 1)
+during = free() // MIB
+call("cuIpcCloseMemHandle", address)
+answer([before, during, free() // MIB])
+"""
+
+
+@pytest.mark.parametrize("share", ["the same", "another"])
+def test_memory_by_a_handle_of_another_process_is_charged_where_it_was_allocated(machine, share: str) -> None:
+    limits = {"the same": ("a", 64), "another": ("b", 32)}
+    shares = {kind: machine.share(name, memory_bytes=mib * MIB) for kind, (name, mib) in limits.items()}
+    owner = machine.start(OWNER, shares["the same"])
+    handle = json.loads(owner.stdout.readline())
+    left = {"the same": 16, "another": 32}[share]
+    assert machine.run(IMPORTER.format(handle=handle), shares[share]) == [left] * 3
+    assert machine.held("a") == 48 * MIB
+    assert owner.communicate("go\n", timeout=30)[0] == "64\n"

@@ -154,6 +154,7 @@ struct allocation {
 	struct context *context;
 	struct pool *pool;
 	uint64_t id;
+	int shared; /* its memory file for other processes, and one more; 0: none (ipc.c) */
 };
 
 struct function {
@@ -256,6 +257,8 @@ void cuda_forget(uint64_t address); /* memory of a graph, with its graph */
 /* Puts bytes that a handle owns at a reserved address, and takes them away again. */
 bool cuda_map(CUdevice device, uint64_t address, uint64_t size, uint8_t *host);
 bool cuda_unmap(uint64_t address, uint64_t *size);
+/* Moves the bytes of linear memory into a memory file, once; its descriptor, or -1. */
+int cuda_share(uint64_t address);
 uint64_t cuda_charge_of(uint64_t size);
 void cuda_take_allocation_time(CUdevice device); /* latency.c: what is allocated is charged behind it, and freed behind it */
 void cuda_release_all(struct context *context);

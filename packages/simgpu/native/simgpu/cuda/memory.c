@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define PAGE 4096ull
 #ifdef MAP_32BIT
@@ -73,6 +75,8 @@ static void unmap(const struct allocation *dead)
 	munmap((void *)(uintptr_t)dead->start, mapped);
 	if (dead->kind < KIND_MANAGED)
 		munmap(dead->host, mapped);
+	if (dead->shared)
+		close(dead->shared - 1);
 	if (dead->charged)
 		simgpu_uncharge(&cuda_view, cuda_devices[dead->device].gpu, dead->charged);
 	if (dead->pool)
@@ -197,6 +201,39 @@ bool cuda_unmap(uint64_t address, uint64_t *size)
 	}
 	pthread_rwlock_unlock(&table_lock);
 	return found;
+}
+
+/* The bytes of an allocation, and a file with the same: from now on the same memory. */
+static int move_to_file(uint8_t *host, uint64_t size)
+{
+	int file = (int)syscall(SYS_memfd_create, "simgpu-memory", 1u /* close on exec */);
+	if (file < 0)
+		return -1;
+	if (ftruncate(file, (off_t)size) == 0) {
+		uint8_t *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+		if (copy != MAP_FAILED) {
+			memcpy(copy, host, size);
+			munmap(copy, size);
+			if (mmap(host, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED)
+				return file;
+		}
+	}
+	close(file);
+	return -1;
+}
+
+int cuda_share(uint64_t address)
+{
+	int file = -1;
+	pthread_rwlock_wrlock(&table_lock);
+	size_t at = place_of(address);
+	if (at < table_count && table[at].start <= address && table[at].kind == KIND_DEVICE && !table[at].pool) {
+		struct allocation *found = &table[at];
+		file = found->shared ? found->shared - 1 : move_to_file(found->host, (found->size + PAGE - 1) / PAGE * PAGE);
+		found->shared = file + 1;
+	}
+	pthread_rwlock_unlock(&table_lock);
+	return file;
 }
 
 bool cuda_find(uint64_t address, struct allocation *found)
