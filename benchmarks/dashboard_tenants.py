@@ -117,9 +117,10 @@ async def measured(world: World, page: InCluster, nodes: int) -> None:
     show("  processor", processor(page.process.pid) - before, "s")
     show("  largest, compressed", max(len(one.body) for one in snapshots) / 1000, "kB", goal=100)
     async with contextlib.AsyncExitStack() as streams:
-        versions = [(await page.snapshot(name))["version"] for name in tenants]
-        opened = [page.stream(name, version) for name, version in zip(tenants, versions, strict=True)]
-        readers = [await streams.enter_async_context(one) for one in opened]
+        readers = [
+            await streams.enter_async_context(page.stream(name, (await page.snapshot(name))["version"]))
+            for name in tenants
+        ]
         before = processor(page.process.pid)
         times = await changes(world, readers, 0, nodes)
         spent = (processor(page.process.pid) - before) / CHANGES
