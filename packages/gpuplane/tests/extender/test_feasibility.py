@@ -94,8 +94,8 @@ def test_answers_are_those_of_placement(asked: list, history: list, name: str) -
 
 
 @given(
-    st.lists(st.tuples(gpus, st.sampled_from([None, 500, 4000])), min_size=1, max_size=6),
-    st.lists(st.tuples(requests, st.sampled_from([0, 1000, 4000])), min_size=1, max_size=3),
+    st.lists(st.tuples(gpus, st.sampled_from([None, 500, 4000]), st.booleans()), min_size=1, max_size=6),
+    st.lists(st.tuples(requests | st.none(), st.sampled_from([0, 1000, 4000])), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from([10, 50, 100])), max_size=8),
     st.sampled_from(["tightest", "opportunity", "fragmentation"]),
     st.booleans(),
@@ -105,18 +105,19 @@ def test_rating_all_nodes_at_once_says_the_same_as_each_alone(
 ) -> None:
     ledger, policies = Ledger(), Policies(Chosen(name, "spread" if other_gpus else None))
     cache = FeasibilityCache(ledger, policies)
-    for number, (hardware, cpu) in enumerate(nodes):
+    for number, (hardware, cpu, by_count) in enumerate(nodes):
         made_of = [
             LedgerGPU(index=at, uuid=f"GPU-n{number}-{at}", model=model, memory_mib=memory, fault="" if well else "x")
             for at, (model, memory, well) in enumerate(hardware)
         ]
-        ledger.set_node(f"n{number}", made_of, cpu_milli=cpu, host_memory_mib=None if cpu is None else 8192)
+        memory_mib = None if cpu is None else 8192
+        ledger.set_node(f"n{number}", made_of, cpu_milli=cpu, host_memory_mib=memory_mib, by_count=by_count)
     for count, (number, at, core) in enumerate(held):
         with contextlib.suppress(Retryable):
             part = Part(f"GPU-n{number}-{at}", at, core, 1024)
             ledger.reserve(str(count), f"n{number}", Assignment({"c": (part,)}))
     for one, cpu in asked:
-        request = msgspec.structs.replace(made(one), cpu_milli=cpu)
+        request = msgspec.structs.replace(Request() if one is None else made(one), cpu_milli=cpu)
         answers, alone = cache.of(request), FeasibilityCache(ledger, policies).of(request)
         answers.rate_all()
         assert [answers.value(f"n{at}") for at in range(len(nodes))] == [

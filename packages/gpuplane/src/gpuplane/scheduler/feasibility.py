@@ -163,16 +163,16 @@ class Answers:
     def rate_all(self) -> None:
         """Fill the cache with the values of all nodes that the pod fits: those in the same state are rated once."""
         request, policy = self._request, self._policy
-        if self._by_count or request.uuids or request.not_uuids:
+        if request.uuids or request.not_uuids:
             return
         alike = self._cache.alike()
         numbers = alike.numbers()
-        present = set(numbers)
-        values = alike.share_values(present, request, policy) if self._gpu_policy is policy else None
+        found = [(number, state) for number in set(numbers) if (state := alike.state(number)) is not None]
+        states = {number: state for number, state in found if not (state.by_count and self._by_count)}
+        values = alike.share_values(states, request, policy) if self._gpu_policy is policy else None
         if values is None:
-            states = ((number, alike.state(number)) for number in present)
-            rated = {one: rate(state, request, policy, self._gpu_policy) for one, state in states if state is not None}
-            values = {one: found[1] for one, found in rated.items() if found is not None}
+            rated = {one: rate(state, request, policy, self._gpu_policy) for one, state in states.items()}
+            values = {one: pair[1] for one, pair in rated.items() if pair is not None}
         known = self._known.values
         for name, number in zip(alike.names, numbers, strict=True):
             value = values.get(number, _NEVER)
