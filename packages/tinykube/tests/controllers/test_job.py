@@ -103,6 +103,37 @@ async def test_a_pod_that_vanishes_is_counted_once(cluster):
     assert condition(cluster, "Complete")
 
 
+async def test_selected_strays_are_adopted_and_pods_of_other_labels_released(cluster):
+    await made(cluster, parallelism=2, completions=2)
+    first, second = active(cluster)
+    names = [pod["metadata"]["name"] for pod in (first, second)]
+    stray = {"metadata": {"ownerReferences": None, "finalizers": None}}
+    await cluster.registry.patch("pods", "default", names[0], stray, "merge")
+    await cluster.settle()
+    again = cluster.registry.get("pods", "default", names[0])["metadata"]
+    assert again["ownerReferences"][0]["name"] == "work"
+    assert again["finalizers"] == [TRACKING]
+    assert len(active(cluster)) == 2
+    labels = dict.fromkeys(second["metadata"]["labels"])
+    await cluster.registry.patch("pods", "default", names[1], {"metadata": {"labels": labels}}, "merge")
+    await cluster.settle()
+    released = cluster.registry.get("pods", "default", names[1])["metadata"]
+    assert not released.get("ownerReferences") and not released.get("finalizers")
+    assert len(active(cluster)) == 3
+
+
+async def test_a_job_with_a_selector_of_its_own_adopts_what_it_selects(cluster):
+    labels = {"app": "mine"}
+    pod = {"metadata": {"name": "early", "labels": labels}, "spec": job()["spec"]["template"]["spec"]}
+    body = job(manualSelector=True, selector={"matchLabels": labels}, parallelism=2, completions=2)
+    body["spec"]["template"]["metadata"] = {"labels": labels}
+    await cluster.create("pods", pod)
+    await cluster.create("jobs", body)
+    await cluster.settle()
+    assert cluster.registry.get("pods", "default", "early")["metadata"]["ownerReferences"][0]["name"] == "work"
+    assert len(active(cluster)) == 2
+
+
 async def test_a_deadline_ends_it(cluster):
     await made(cluster, activeDeadlineSeconds=60)
     await cluster.settle(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from kubekit.scheduling.selectors import Selector, compile_selector
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
@@ -13,7 +14,7 @@ from tinykube.controllers.job.indexes import INDEX, failure_annotations
 from tinykube.controllers.job.policies import judge_failure
 from tinykube.controllers.job.tally import TRACKING, JobTally, tally
 from tinykube.controllers.recorder import Recorder
-from tinykube.controllers.templates import pod_from
+from tinykube.controllers.templates import owner_reference, pod_from
 from tinykube.controllers.worker import KeyWorker
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class JobController:
         self._jobs = registry.resource(("batch", "jobs"))
         self._pods = registry.resource("pods")
         self._keys: dict[str, str] = {}
+        self._manual: dict[str, Selector] = {}  # of Jobs with a selector of their own, by key
+        self._strays: set[str] = set()  # Jobs that may have a pod to adopt
         self.worker: KeyWorker[str] = KeyWorker("job", self._look)
         for resource, callback in ((self._jobs, self._on_job), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
@@ -41,21 +44,60 @@ class JobController:
 
     def _on_job(self, event: str, obj: Object, old: Object | None) -> None:
         meta = obj["metadata"]
+        key = f"{meta['namespace']}/{meta['name']}"
         if event == "DELETED":
             self._keys.pop(meta["uid"], None)
+            self._manual.pop(key, None)
         else:
-            self._keys[meta["uid"]] = f"{meta['namespace']}/{meta['name']}"
-        self.worker.add(f"{meta['namespace']}/{meta['name']}")
+            if meta["uid"] not in self._keys:
+                self._strays.add(key)
+            self._keys[meta["uid"]] = key
+            if obj["spec"].get("manualSelector"):
+                self._manual[key] = _selector(obj)
+        self.worker.add(key)
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
-        owner = podstate.controller_of(obj)
-        if owner is None or owner["kind"] != "Job":
-            return
-        if owner["uid"] in self._keys:
-            self.worker.add(self._keys[owner["uid"]])
-        elif podstate.is_terminating(obj):
-            # Its Job is gone: no controller will count it, so no finalizer may hold it.
-            self.worker.add(f"{obj['metadata']['namespace']}/{owner['name']}")
+        for pod in (obj, old):
+            owner = podstate.controller_of(pod) if pod is not None else None
+            if owner is None or owner["kind"] != "Job":
+                continue
+            if owner["uid"] in self._keys:
+                self.worker.add(self._keys[owner["uid"]])
+            elif podstate.is_terminating(obj):
+                # Its Job is gone: no controller will count it, so no finalizer may hold it.
+                self.worker.add(f"{obj['metadata']['namespace']}/{owner['name']}")
+        if podstate.controller_of(obj) is None and event != "DELETED":
+            for key in self._adopters(obj["metadata"]):
+                self._strays.add(key)
+                self.worker.add(key)
+
+    def _adopters(self, meta: Object) -> list[str]:
+        """Return the Jobs that select a pod without a controller."""
+        labels, prefix = meta.get("labels") or {}, f"{meta['namespace']}/"
+        found = [key for key, one in self._manual.items() if key.startswith(prefix) and one.matches(labels)]
+        made_for = self._keys.get(labels.get("batch.kubernetes.io/controller-uid") or "")
+        return [*found, made_for] if made_for is not None else found
+
+    async def _claim(self, job: Object, key: str) -> None:
+        """Adopt pods without a controller that the Job selects, and let go of pods that it no longer selects."""
+        meta, selector = job["metadata"], _selector(job)
+        if key in self._strays:
+            self._strays.discard(key)
+            for pod in list(self._index.orphans(meta["namespace"]).values()):
+                if podstate.is_active(pod) and selector.matches(pod["metadata"].get("labels") or {}):
+                    references = pod["metadata"].get("ownerReferences") or ()
+                    finalizers = {*(pod["metadata"].get("finalizers") or ()), TRACKING}
+                    await self._own(pod, [*references, owner_reference(job, "batch/v1", "Job")], sorted(finalizers))
+        for pod in list(self._index.owned(meta["uid"]).values()):
+            if not podstate.is_terminating(pod) and not selector.matches(pod["metadata"].get("labels") or {}):
+                references = [r for r in pod["metadata"]["ownerReferences"] if r["uid"] != meta["uid"]]
+                finalizers = [f for f in pod["metadata"].get("finalizers") or () if f != TRACKING]
+                await self._own(pod, references, finalizers)
+
+    async def _own(self, pod: Object, references: list[Object], finalizers: list[str]) -> None:
+        meta = pod["metadata"]
+        owned = {"uid": meta["uid"], "ownerReferences": references or None, "finalizers": finalizers or None}
+        await self._registry.patch(self._pods, meta["namespace"], meta["name"], {"metadata": owned}, "merge")
 
     async def _look(self, key: str) -> float | None:
         namespace, name = key.split("/", 1)
@@ -67,6 +109,8 @@ class JobController:
         if (job["spec"].get("managedBy") or decide.MANAGER) != decide.MANAGER:
             return None  # another controller's
         meta = job["metadata"]
+        if not (podstate.is_terminating(job) or decide.is_over(job)):
+            await self._claim(job, key)
         is_ending = decide.announced_end(job) is not None or podstate.is_terminating(job)
         counted = tally(job, list(self._index.owned(meta["uid"]).values()), is_ending=is_ending)
         if decide.is_over(job) or podstate.is_terminating(job):
@@ -212,6 +256,10 @@ class JobController:
                 preconditions={"uid": meta["uid"]},
             )
         return None
+
+
+def _selector(job: Object) -> Selector:
+    return compile_selector(job["spec"].get("selector")) or Selector()
 
 
 def _restarts(job: Object, counted: JobTally) -> int:
