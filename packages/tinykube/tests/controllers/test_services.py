@@ -54,6 +54,21 @@ async def test_endpoints_are_the_ready_pods_behind_a_service(cluster):
     assert cluster.registry.list("endpointslices", "default") == []
 
 
+async def test_pods_with_a_subdomain_have_names_below_their_headless_service(cluster):
+    spec = {"clusterIP": "None", "selector": {"app": "web"}, "ports": [{"port": 80}]}
+    await cluster.create("services", {"metadata": {"name": "peers"}, "spec": spec})
+    for name, more in (("web-0", {"hostname": "web-0", "subdomain": "peers"}), ("other", {"hostname": "other"})):
+        body = {"metadata": {"name": name, "labels": {"app": "web"}}}
+        body["spec"] = {"containers": [{"name": "m", "image": "x"}], **more}
+        await cluster.run_pods(await cluster.create("pods", body))
+    await cluster.settle()
+    found = cluster.registry.get("endpointslices", "default", "peers-slice")
+    assert [endpoint.get("hostname") for endpoint in found["endpoints"]] == [None, "web-0"]
+    assert found["metadata"]["labels"]["service.kubernetes.io/headless"] == ""
+    (subset,) = cluster.registry.get("endpoints", "default", "peers")["subsets"]
+    assert [address.get("hostname") for address in subset["addresses"]] == [None, "web-0"]
+
+
 async def test_services_without_a_selector_are_left_alone(cluster):
     await cluster.create("services", {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
     await cluster.create("endpoints", {"metadata": {"name": "web"}, "subsets": [{"addresses": [{"ip": "1.2.3.4"}]}]})

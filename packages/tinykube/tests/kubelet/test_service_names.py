@@ -9,6 +9,7 @@ import pytest
 
 from tinykube.kubelet.containers import Isolation
 from tinykube.kubelet.containers.launcher import find_mode
+from tinykube.kubelet.headless import HeadlessSlice, headless_lines
 from tinykube.kubelet.servicenames import NamedService, host_lines, service_env
 
 
@@ -43,6 +44,40 @@ def test_names_are_those_of_cluster_dns() -> None:
         "127.200.1.0\tdb db.default db.default.svc db.default.svc.cluster.local\n"
         "127.200.1.0\tweb.other web.other.svc web.other.svc.cluster.local\n"
     )
+
+
+def test_names_of_headless_services_are_those_of_cluster_dns() -> None:
+    data = {
+        "metadata": {"name": "peers-slice", "namespace": "ml", "labels": {"kubernetes.io/service-name": "peers"}},
+        "endpoints": [
+            {"addresses": ["127.1.0.1"], "hostname": "web-0", "conditions": {"ready": True}},
+            {"addresses": ["127.1.0.2"], "conditions": {"ready": True}},
+            {"addresses": ["127.1.0.3"], "hostname": "web-2", "conditions": {"ready": False}},
+        ],
+    }
+    found = headless_lines([msgspec.convert(data, HeadlessSlice)], "ml")
+    names = "peers peers.ml peers.ml.svc peers.ml.svc.cluster.local"
+    of_pod = "web-0.peers web-0.peers.ml web-0.peers.ml.svc web-0.peers.ml.svc.cluster.local"
+    assert found == f"127.1.0.1\t{of_pod} {names}\n127.1.0.2\t{names}\n"
+    elsewhere = headless_lines([msgspec.convert(data, HeadlessSlice)], "default")
+    assert elsewhere.splitlines()[1] == "127.1.0.2\tpeers.ml peers.ml.svc peers.ml.svc.cluster.local"
+
+
+@pytest.mark.skipif(
+    find_mode().isolation is Isolation.NONE, reason="needs mount namespaces, which the kernel refuses here"
+)
+async def test_a_running_pod_finds_its_peers_by_name(api: Any, make_node: Any) -> None:
+    node = await make_node()
+    show = "until grep -q web-0.peers.default.svc.cluster.local /etc/hosts; do sleep 0.05; done; echo found"
+    container = {"name": "c", "image": "busybox", "command": ["sh", "-c", show]}
+    await api.create_pod(containers=[container], restartPolicy="Never")
+    await api.phase("Running")
+    labels = {"kubernetes.io/service-name": "peers", "service.kubernetes.io/headless": ""}
+    endpoint = {"addresses": ["127.1.0.1"], "hostname": "web-0", "conditions": {"ready": True}}
+    body = {"metadata": {"name": "peers-1", "labels": labels}, "addressType": "IPv4", "endpoints": [endpoint]}
+    await api.registry.create("endpointslices", "default", {**body, "ports": []})
+    await api.phase("Succeeded")
+    assert node.log() == "found\n"
 
 
 @pytest.mark.skipif(

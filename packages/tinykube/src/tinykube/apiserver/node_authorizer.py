@@ -23,6 +23,7 @@ _CREATE: Final = frozenset(("create",))
 # (group, resource, subresource) -> verbs, for every object of the resource.
 _ALWAYS: Final[Mapping[tuple[str, str, str], frozenset[str]]] = {
     ("", "services", ""): _READ,
+    ("discovery.k8s.io", "endpointslices", ""): _READ,  # NB: for names of pods, which DNS has on a real cluster
     ("", "events", ""): _CREATE | _WRITE,
     ("events.k8s.io", "events", ""): _CREATE | _WRITE,
     ("", "nodes", ""): _CREATE,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Object = Mapping[str, Any]
 _MOST: Final = 1000
+_HEADLESS: Final = "service.kubernetes.io/headless"
 _MANAGED_BY: Final = "endpointslice-controller.k8s.io"
 
 
@@ -53,6 +54,17 @@ def _reference(pod: Object) -> dict[str, str]:
     return {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
 
 
+def _hostname(service: Object, pod: Object) -> str:
+    """Return the name of a pod below the name of its Service; empty for a pod of no such name."""
+    spec, meta = pod["spec"], service["metadata"]
+    is_named = spec.get("subdomain") == meta["name"] and pod["metadata"]["namespace"] == meta["namespace"]
+    return (spec.get("hostname") or "") if is_named else ""
+
+
+def is_headless(service: Object) -> bool:
+    return bool(service["spec"].get("clusterIP") == "None")
+
+
 def endpoints_of(service: Object, found: list[tuple[Object, bool]]) -> list[dict[str, Any]]:
     """`subsets` of the Endpoints object: one for each set of port numbers."""
     subsets: dict[tuple[tuple[str, int, str], ...], dict[str, Any]] = {}
@@ -66,6 +78,8 @@ def endpoints_of(service: Object, found: list[tuple[Object, bool]]) -> list[dict
         address = {"ip": pod["status"]["podIP"], "targetRef": _reference(pod)}
         if pod["spec"].get("nodeName"):
             address["nodeName"] = pod["spec"]["nodeName"]
+        if hostname := _hostname(service, pod):
+            address["hostname"] = hostname
         subset["addresses" if ready else "notReadyAddresses"].append(address)
     answer = []
     for ports, subset in subsets.items():
@@ -98,6 +112,8 @@ def slice_of(service: Object, found: list[tuple[Object, bool]]) -> dict[str, Any
         }
         if pod["spec"].get("nodeName"):
             endpoint["nodeName"] = pod["spec"]["nodeName"]
+        if hostname := _hostname(service, pod):
+            endpoint["hostname"] = hostname
         endpoints.append(endpoint)
     return {"addressType": "IPv4", "endpoints": endpoints, "ports": ports}
 
@@ -160,7 +176,9 @@ class EndpointsController:
         if not service["spec"].get("selector"):
             return None
         found = addresses(service, self._members.get(key, {}).values())
-        labels = service["metadata"].get("labels") or {}
+        labels = dict(service["metadata"].get("labels") or {})
+        if is_headless(service):
+            labels[_HEADLESS] = ""
         subsets = endpoints_of(service, found)
         await self._put(self._endpoints, namespace, name, {"labels": labels}, {"subsets": subsets} if subsets else {})
         meta = {

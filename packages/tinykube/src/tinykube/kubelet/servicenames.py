@@ -1,7 +1,7 @@
 """Lets pods find Services: by variables, as every kubelet sets them, and by name in /etc/hosts, instead of by DNS.
 
 Variables are those of the Services that are there when a container starts. /etc/hosts follows later changes; a pod
-without a root of its own has none. Headless Services have neither.
+without a root of its own has none. Headless Services have names alone (`headless`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from msgspec import field
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.kube import Client, Informer
+from tinykube.kubelet.headless import HEADLESS, HeadlessSlice, headless_lines, service_names
 
-_ZONE: Final = "cluster.local"
 _KUBERNETES: Final = ("default", "kubernetes")  # the kubelet says where the API server is
 
 
@@ -83,10 +83,7 @@ def host_lines(services: Iterable[NamedService], namespace: str) -> str:
     """Return the lines of /etc/hosts by which a pod of a namespace finds Services."""
     lines = []
     for one in addressed(services):
-        name = f"{one.metadata.name}.{one.metadata.namespace}"
-        names = [name, f"{name}.svc", f"{name}.svc.{_ZONE}"]
-        if one.metadata.namespace == namespace:
-            names.insert(0, one.metadata.name)
+        names = service_names(one.metadata.name, one.metadata.namespace, namespace)
         lines.append(f"{one.spec.cluster_ip}\t{' '.join(names)}\n")
     return "".join(lines)
 
@@ -96,7 +93,9 @@ class ServiceNames:
 
     def __init__(self, client: Client) -> None:
         self._informer: Informer[NamedService] = Informer(client, NamedService)
+        self._slices: Informer[HeadlessSlice] = Informer(client, HeadlessSlice, labels=HEADLESS)
         self._informer.add_handler(lambda old, new: self._write_all())
+        self._slices.add_handler(lambda old, new: self._write_all())
         self._started = False
         self._files: dict[str, tuple[Path, str, str]] = {}
 
@@ -105,6 +104,8 @@ class ServiceNames:
         if not self._started:
             self._started = True
             self._informer.start()
+            # NB: not waited for, since a real API server does not let kubelets list slices.
+            self._slices.start()
         await self._informer.synced()
         return service_env(self._informer.items(), namespace)
 
@@ -118,6 +119,7 @@ class ServiceNames:
 
     async def stop(self) -> None:
         await self._informer.stop()
+        await self._slices.stop()
 
     def _write_all(self) -> None:
         for uid in self._files:
@@ -126,4 +128,5 @@ class ServiceNames:
     def _write(self, pod_uid: str) -> None:
         path, namespace, own = self._files[pod_uid]
         # NB: in place, since containers have this very file mounted.
-        path.write_text(own + host_lines(self._informer.items(), namespace))
+        headless = headless_lines(self._slices.items(), namespace)
+        path.write_text(own + host_lines(self._informer.items(), namespace) + headless)

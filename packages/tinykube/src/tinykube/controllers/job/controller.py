@@ -86,13 +86,13 @@ class JobController:
             for pod in list(self._index.orphans(meta["namespace"]).values()):
                 if podstate.is_active(pod) and selector.matches(pod["metadata"].get("labels") or {}):
                     references = pod["metadata"].get("ownerReferences") or ()
-                    finalizers = {*(pod["metadata"].get("finalizers") or ()), TRACKING}
-                    await self._own(pod, [*references, owner_reference(job, "batch/v1", "Job")], sorted(finalizers))
+                    held = sorted({*(pod["metadata"].get("finalizers") or ()), TRACKING})
+                    await self._own(pod, [*references, owner_reference(job, "batch/v1", "Job")], held)
         for pod in list(self._index.owned(meta["uid"]).values()):
             if not podstate.is_terminating(pod) and not selector.matches(pod["metadata"].get("labels") or {}):
                 references = [r for r in pod["metadata"]["ownerReferences"] if r["uid"] != meta["uid"]]
-                finalizers = [f for f in pod["metadata"].get("finalizers") or () if f != TRACKING]
-                await self._own(pod, references, finalizers)
+                others = [f for f in pod["metadata"].get("finalizers") or () if f != TRACKING]
+                await self._own(pod, references, others)
 
     async def _own(self, pod: Object, references: list[Object], finalizers: list[str]) -> None:
         meta = pod["metadata"]
