@@ -10,7 +10,8 @@
  *
  * SPEC is a file of NUL-terminated words, an operation followed by its arguments, in the order they are carried out:
  *
- *   log PATH | exit PATH | unshare root|user | map FILE PROGRAM|- TEXT (who is mapped, see users.c)
+ *   log PATH | exit PATH | memory DIR (its control group)
+ *   unshare root|user | map FILE PROGRAM|- TEXT (who is mapped, see users.c)
  *   stage DIR | skeleton DIR (overlay of the machine's DIR) | pivot
  *   bind SRC DST rw|ro   | dir DST | tmpfs DST MODE | terminals DST (devpts) | symlink TARGET DST | readonly DST
  *   processes DST (a PID namespace, and its /proc) | join PID (that of this process instead)
@@ -68,14 +69,15 @@ static void kill_descendants(void)
     }
 }
 
-static void write_exit(const char *path, int status)
+static void write_exit(const char *path, int status, int oom)
 {
     char temporary[4200], text[128];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     int code = number ? 128 + number : WEXITSTATUS(status);
-    int length = snprintf(text, sizeof text, "%d %d %lld.%09ld\n", code, number, (long long)now.tv_sec, now.tv_nsec);
+    int length = snprintf(text, sizeof text, "%d %d %lld.%09ld%s\n", code, number, (long long)now.tv_sec, now.tv_nsec,
+                          oom ? " oom" : "");
     snprintf(temporary, sizeof temporary, "%s.new", path);
     int fd = open(temporary, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
     if (fd < 0 || write(fd, text, (size_t)length) != length || close(fd) < 0 || rename(temporary, path) < 0)
@@ -108,6 +110,7 @@ static int run(const char *path)
         error_fd = problem[1];
         sigemptyset(&child);
         sigprocmask(SIG_SETMASK, &child, NULL);
+        enter_group(spec);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         setsid();
         int null = open("/dev/null", O_RDONLY);
@@ -178,7 +181,8 @@ static int run(const char *path)
         }
         end_line(&streams[i], log);
     }
-    write_exit(exit_path, status);
+    write_exit(exit_path, status, killed_for_memory(spec));
+    remove_group(spec);
     return 0;
 }
 
@@ -225,6 +229,7 @@ static int execute(const char *pid, const char *path)
 {
     struct command command = {0};
     struct spec spec = read_spec(path);
+    enter_group(spec);
     enter(pid, "user");
     enter(pid, "uts");
     entered = 0;

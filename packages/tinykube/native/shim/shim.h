@@ -25,6 +25,11 @@ pid_t fork_into(struct spec spec); /* fork; the child is in the user and PID nam
 void leave_users(void);           /* makes a user namespace, unless it is in one; returns when users are mapped */
 void map_users(struct spec spec, pid_t pid, int fd); /* in the process that stays: carries out the `map` words */
 
+/* memory.c: the control group of a container, whose limit stands before it starts. */
+void enter_group(struct spec spec); /* nothing where the specification names none */
+int killed_for_memory(struct spec spec);
+void remove_group(struct spec spec);
+
 /* root.c: the file system of a container. Paths before `pivot` are the machine's, after it the container's. */
 void make_parents(const char *path);
 void make_directory(const char *path);

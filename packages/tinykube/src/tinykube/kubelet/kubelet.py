@@ -121,6 +121,8 @@ class Kubelet:
         """Until cancelled; then everything that ran on the node has ended."""
         mode = self.machine.launcher.mode
         log.info("kubelet of %s: %s, containers: %s", self.machine.node_name, self.machine_facts.name, mode)
+        why = self.machine.launcher.memory.why
+        log.info("memory limits of containers: %s", f"not enforced: {why}" if why else "enforced")
         resources = PodResourcesServer(
             self.devices, self.claims, lambda: [worker.pod for worker in self.workers.values() if worker.known]
         )

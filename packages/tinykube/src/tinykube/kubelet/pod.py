@@ -13,6 +13,7 @@ from msgspec import field
 from kubekit.api.core import PodStatus, Resources
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import ObjectMeta, Resource, Struct
+from kubekit.api.quantity import parse_quantity
 
 
 class KeyRef(Struct):
@@ -337,6 +338,12 @@ def all_containers(pod: KubeletPod) -> tuple[SpecContainer, ...]:
 def every_container(pod: KubeletPod) -> tuple[SpecContainer, ...]:
     """Those of `all_containers`, then the ephemeral ones, which have no devices."""
     return all_containers(pod) + pod.spec.ephemeral_containers
+
+
+def memory_limit(container: SpecContainer) -> int | None:
+    """Return a container's limit of memory in bytes; None without one."""
+    limit = container.resources.limits.get("memory")
+    return None if limit is None else int(parse_quantity(limit))
 
 
 def passing(pod: KubeletPod) -> frozenset[str]:

@@ -23,7 +23,7 @@ from tinykube.kubelet.devices import ContainerDevices
 from tinykube.kubelet.env import PATH, ConfigInvalid, Sources, arguments, cluster_env, environment
 from tinykube.kubelet.hosts import hosts_file
 from tinykube.kubelet.machine import KubeletMachine
-from tinykube.kubelet.pod import KubeletPod, SpecContainer, TokenSource
+from tinykube.kubelet.pod import KubeletPod, SpecContainer, TokenSource, memory_limit
 from tinykube.kubelet.runtimes import CreateFailed
 from tinykube.kubelet.volumes import (
     VolumeUnready,
@@ -222,6 +222,7 @@ class Preparation:
             capabilities=None
             if context.privileged
             else capability_mask(context.capabilities.add, context.capabilities.drop),
+            memory_bytes=memory_limit(container),
             no_new_privileges=context.allow_privilege_escalation is False,
             host_pid=pod.spec.host_pid or pod.spec.share_process_namespace,
             read_only_root=context.read_only_root_filesystem,

@@ -31,7 +31,7 @@ from tinykube.kubelet.hooks import run_hook
 from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan, Stop, decide
 from tinykube.kubelet.logs import last_lines
 from tinykube.kubelet.machine import KubeletMachine
-from tinykube.kubelet.pod import KubeletPod, LifecycleHandler, SpecContainer, every_container
+from tinykube.kubelet.pod import KubeletPod, LifecycleHandler, SpecContainer, every_container, memory_limit
 from tinykube.kubelet.prepare import Preparation, WaitingFor
 from tinykube.kubelet.probes import watch_probes
 from tinykube.kubelet.rejected import PodRejected
@@ -58,6 +58,7 @@ class PodWorker:
         self._written: dict[str, Any] | None = None
         self._failure: tuple[str, str] | None = None
         self._gone = False
+        self._memory: dict[str, int] = {}  # bytes that a container may have, by its id
         self._waits: set[str] = set()  # ids of the containers whose back-off has an event
         self.known = False  # whether its turn to be admitted has come: before that, a kubelet does not list it
         self._preparation = Preparation(machine, pod)
@@ -73,9 +74,20 @@ class PodWorker:
     def update(self, pod: KubeletPod) -> None:
         """A newer version of the pod."""
         old, self.pod, self._preparation.pod = self.pod.metadata, pod, pod
+        self._limit_memory()
         if (old.labels, old.annotations) != (pod.metadata.labels, pod.metadata.annotations):
             self._preparation.stale.set()  # files of the downward API
         self._poke.set()
+
+    def _limit_memory(self) -> None:
+        """Containers that run follow a resize of their pod."""
+        for container in self.pod.spec.containers:
+            record, limit = self.records.get(container.name), memory_limit(container)
+            if record is None or not record.memory or limit is None or self._memory.get(record.id, limit) == limit:
+                continue
+            if problem := self.machine.launcher.limit_memory(record, limit):
+                self.machine.events.warn(self.pod, "ResizeError", f"memory limit of {limit}: {problem}", container)
+            self._memory[record.id] = limit
 
     def vanish(self) -> None:
         """The object is gone (forced): end what still runs, quickly."""
@@ -266,6 +278,8 @@ class PodWorker:
             return
         previous = self.records.get(name)
         self.records[name] = record
+        if (limit := memory_limit(container)) is not None:
+            self._memory[record.id] = limit
         if previous is not None and before.previous is not None and before.previous.id != previous.id:
             machine.launcher.records.remove(before.previous.id)
         machine.events.note(self.pod, "Started", f"Started container {name}", container)
@@ -352,7 +366,7 @@ class PodWorker:
         message = self._preparation.termination_message(container, record.attempt) if container else ""
         if not message and container and container.termination_message_policy == "FallbackToLogsOnError" and exit_.code:
             message = last_lines(record.log, _MESSAGE_BYTES // 2)
-        reason = "Completed" if exit_.code == 0 else "Error"
+        reason = "OOMKilled" if exit_.oom else "Completed" if exit_.code == 0 else "Error"
         finished = min(exit_.finished, self.machine.clock.time())
         return Ended(record.id, exit_.code, exit_.signal, reason, message[-_MESSAGE_BYTES:], started, finished)
 

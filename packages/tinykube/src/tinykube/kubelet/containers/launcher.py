@@ -30,6 +30,7 @@ import msgspec
 
 from kubekit.errors import Terminal
 from tinykube.images import NATIVE
+from tinykube.kubelet.containers.memory import MemoryGroups
 from tinykube.kubelet.containers.modes import Isolation, IsolationMode, UserIdentity, candidates, fit, observe_identity
 from tinykube.kubelet.containers.records import (
     ContainerRecord,
@@ -193,6 +194,7 @@ class Launcher:
         self._hardware = hardware or Hardware()
         self._execs = itertools.count()
         self._machine = observe_machine(_own_paths(), self._hardware.state)
+        self.memory = MemoryGroups.of_this_process(node_root)
         (node_root / PROCESSES).mkdir(parents=True, exist_ok=True)
 
     async def start(self, record: ContainerRecord, spec: ContainerSpec, now: str) -> ContainerRecord:
@@ -210,12 +212,20 @@ class Launcher:
         else:
             words = [*self.mode.words, *isolated_words(spec, self._machine, stage=place, node_root=self.node_root)]
         (home / "spec.json").write_bytes(msgspec.json.encode(spec))  # who execs into it later may be another kubelet
+        if spec.memory_bytes and not self.memory.why:
+            try:
+                record = msgspec.structs.replace(record, memory=self.memory.make(record.id, spec.memory_bytes))
+            except OSError as error:
+                raise start_failed(f"memory limit: {error}", record.name) from error
+            words = ["memory", record.memory, *words]
         words = ["log", record.log, "exit", str(home / "exit"), *words]
         write_words(home / "spec", words)
         shim, report = _spawn(home / "spec")
         answer = (await read_all(report)).strip()
         if not answer.startswith("ok "):
             await self._reap(shim)
+            if record.memory:
+                self.memory.remove(record.memory)
             raise start_failed(answer, record.name)
         started = msgspec.structs.replace(
             record,
@@ -245,6 +255,16 @@ class Launcher:
         while left := processes.family_of_directory(home):
             processes.kill(left)
             time.sleep(_LOOK_AGAIN_SECONDS)
+        if record.memory:
+            self.memory.remove(record.memory)
+
+    def limit_memory(self, record: ContainerRecord, limit_bytes: int) -> str:
+        """Change the limit of a container that runs; return why it cannot be, "" for success."""
+        try:
+            self.memory.limit(record.memory, limit_bytes)
+        except OSError as error:
+            return str(error.strerror)
+        return ""
 
     def exit_of(self, record: ContainerRecord) -> Exit:
         """Return the exit of a container that does not run any more."""
@@ -272,7 +292,8 @@ class Launcher:
         """The command line that runs `argv` inside a running container."""
         home = self.records.home(record.id)
         spec = msgspec.json.decode((home / "spec.json").read_bytes(), type=ContainerSpec)
-        words = ["tty"] if tty else []
+        words = ["memory", record.memory] if record.memory else []
+        words += ["tty"] if tty else []
         inside = msgspec.structs.replace(spec, argv=spec.command(tuple(argv)))
         number = next(self._execs)
         place = home / f"exec-{os.getpid()}-{number}"

@@ -33,15 +33,17 @@ class ContainerRecord(msgspec.Struct, kw_only=True, frozen=True):
     shim_start: int = 0
     pid: int = 0
     isolated: bool = True
+    memory: str = ""  # its control group; "" for none
     joined: bool = False  # in the PID namespace of another container
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """The end of a container; `finished` in seconds since the epoch."""
+    """The end of a container; `finished` in seconds since the epoch; `oom`: the kernel killed for its memory limit."""
 
     code: int
     signal: int
     finished: float
+    oom: bool = False
 
 
 class Records:
@@ -75,10 +77,10 @@ class Records:
 
     def exit_of(self, container_id: str) -> Exit | None:
         try:
-            code, number, finished = (self.home(container_id) / "exit").read_text().split()
+            code, number, finished, *more = (self.home(container_id) / "exit").read_text().split()
         except (OSError, ValueError):
             return None
-        return Exit(int(code), int(number), float(finished))
+        return Exit(int(code), int(number), float(finished), oom="oom" in more)
 
 
 def process_start(pid: int) -> int:

@@ -72,6 +72,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     privileged: bool = False
     capabilities: int | None = None
     no_new_privileges: bool = False
+    memory_bytes: int | None = None
     host_pid: bool = False
     joins: int | None = None
     read_only_root: bool = False
