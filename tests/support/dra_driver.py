@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kubekit.api.kinds import built_in
 from kubekit.errors import InvalidInput
-from kubekit.kube import Client, NotFound
+from kubekit.kube import Client
 from kubekit.protocol import dra_pb2 as pb
 from kubekit.protocol import drahealth_pb2 as health_pb
 from kubekit.protocol import pluginregistration_pb2 as registration_pb
@@ -56,6 +56,7 @@ class TestDriver:
         self.service = service
         self.serves = service
         self.calls: list[tuple[str, tuple[str, ...]]] = []
+        self.is_open = False
         self.refuse = ""
         self.skip = False
         self.answers = asyncio.Event()
@@ -67,6 +68,8 @@ class TestDriver:
         self.notified = asyncio.Event()
         self.registered = asyncio.Event()
         self._client = client
+        self._generation = 0
+        self._slices: tuple[dict[str, Any], ...] = ()
         self._changed = asyncio.Condition()
         self._stack = contextlib.AsyncExitStack()
         self._endpoint = f"/var/lib/kubelet/plugins/{name}/dra{instance}.sock"
@@ -95,20 +98,36 @@ class TestDriver:
         }
         await self._stack.enter_async_context(serving(registration, self._registry))
         self._stack.callback(self._registry.unlink, missing_ok=True)
+        self.is_open = True
 
     async def stop(self) -> None:
         """Close and remove both sockets."""
         await self._stack.aclose()
+        self.is_open = False
         self.registered.clear()
 
-    async def publish(self, devices: Iterable[dict[str, Any]], **spec: Any) -> None:
-        """Publish a slice of the node's pool with the devices."""
-        pool = {"name": self.node, "generation": 1, "resourceSliceCount": 1}
-        body = {"driver": self.name, "pool": pool, "nodeName": self.node, "devices": list(devices), **spec}
-        name = f"{self.node}-{self.name}"
-        with contextlib.suppress(NotFound):
-            await self._client.request("DELETE", SLICE.path(None, name))
-        await self._client.create({"metadata": {"name": name}, "spec": body}, resource=SLICE)
+    async def publish(self, *slices: dict[str, Any]) -> None:
+        """Publish the slices of the node's pool, in the place of those before. Each is the spec without its pool."""
+        self._generation += 1
+        self._slices = slices
+        pool = {"name": self.node, "generation": self._generation, "resourceSliceCount": len(slices)}
+        await self.withdraw()
+        for number, one in enumerate(slices):
+            body = {"driver": self.name, "pool": pool, "nodeName": self.node, **one}
+            name = f"{self.node}-{self.name}-{number}"
+            await self._client.create({"metadata": {"name": name}, "spec": body}, resource=SLICE)
+
+    async def renew(self) -> None:
+        """Publish the slices again if the kubelet has deleted them, as it does at its start."""
+        chosen = f"spec.driver={self.name},spec.nodeName={self.node}"
+        found = json.loads(await self._client.request("GET", SLICE.path(), {"fieldSelector": chosen}))
+        if len(found["items"]) != len(self._slices):
+            await self.publish(*self._slices)
+
+    async def withdraw(self) -> None:
+        """Delete the slices."""
+        chosen = {"fieldSelector": f"spec.driver={self.name},spec.nodeName={self.node}"}
+        await self._client.request("DELETE", SLICE.path(), chosen)
 
     async def report(self, **health: tuple[int, str]) -> None:
         """Report the health of devices to the kubelets that watch."""

@@ -137,8 +137,8 @@ class Node:
         await self._client.aclose()
         self._task = None
 
-    def log(self, pod: str = "one", container: str = "c", attempt: int = 0) -> str:
-        paths = list(self.root.glob(f"var/log/pods/default_{pod}_*/{container}/{attempt}.log"))
+    def log(self, pod: str = "one", container: str = "c", attempt: int = 0, namespace: str = "default") -> str:
+        paths = list(self.root.glob(f"var/log/pods/{namespace}_{pod}_*/{container}/{attempt}.log"))
         lines = paths[0].read_text().splitlines() if paths else []
         return "".join(line.split(" ", 3)[3] + "\n" for line in lines)
 

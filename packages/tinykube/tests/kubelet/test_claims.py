@@ -52,7 +52,7 @@ async def driver(node: Any, client: Client) -> AsyncIterator[TestDriver]:
     found = TestDriver(node.root, "sim-1", client)
     await found.start()
     await found.registered.wait()
-    await found.publish([device("gpu-0"), device("gpu-1")])
+    await found.publish({"devices": [device("gpu-0"), device("gpu-1")]})
     await client.create({"metadata": {"name": "gpu"}, "spec": {}}, resource=CLASS)
     yield found
     await found.stop()
@@ -207,7 +207,7 @@ async def test_an_old_driver_is_called_by_its_version(control: Any, client: Clie
     await old.start()
     try:
         await old.registered.wait()
-        await old.publish([device("gpu-0")])
+        await old.publish({"devices": [device("gpu-0")]})
         await client.create({"metadata": {"name": "gpu"}, "spec": {}}, resource=CLASS)
         await make_template(client)
         await control.create_pod(**claiming())

@@ -10,6 +10,7 @@ from tinykube.controllers.cronjob import CronJobController
 from tinykube.controllers.daemonset import DaemonSetController
 from tinykube.controllers.definitions import DefinitionController
 from tinykube.controllers.deployment import DeploymentController
+from tinykube.controllers.devicetaints import DeviceTaintEvictionController
 from tinykube.controllers.disruption import DisruptionController
 from tinykube.controllers.endpoints import EndpointsController
 from tinykube.controllers.everything import Everything
@@ -41,6 +42,7 @@ _COMPONENTS: Final = (
     "taint-eviction-controller",
     "garbage-collector-controller",
     "resource_claim",
+    "device-taint-eviction-controller",
 )
 
 
@@ -76,6 +78,7 @@ class Controllers:
             ClusterRoleController(registry),
             QuotaController(registry, everything),
             ResourceClaimController(registry, recorders["resource_claim"]),
+            DeviceTaintEvictionController(registry, recorders["device-taint-eviction-controller"]),
         )
         everything.start()
         garbage.start()

@@ -70,6 +70,22 @@ def available_in(pod: Object, min_ready_seconds: int, now: str) -> float | None:
     return max(0.0, min_ready_seconds - ready_for)
 
 
+async def mark_disrupted(registry: Registry, pod: Object, reason: str, message: str) -> None:
+    """Write the condition DisruptionTarget of a pod that is about to be evicted. Raises ApiFailure."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": registry.now(),
+        "observedGeneration": meta.get("generation", 1),
+    }
+    others = [one for one in status.get("conditions") or () if one["type"] != "DisruptionTarget"]
+    body = {**pod, "status": {**status, "conditions": [*others, condition]}}
+    await registry.update("pods", meta["namespace"], meta["name"], body, subresource="status")
+
+
 class PodIndex:
     """Pods by controller uid, by node and (those without a controller) by namespace; each maps names to objects.
 

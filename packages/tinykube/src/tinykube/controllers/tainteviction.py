@@ -127,25 +127,12 @@ class TaintEvictionController:
         self._record(pod, "Marking for deletion Pod")
         meta, preconditions = pod["metadata"], {"uid": pod["metadata"]["uid"]}
         try:
-            await self._mark(pod)
+            text = "Taint manager: deleting due to NoExecute taint"
+            await podstate.mark_disrupted(self._registry, pod, "DeletionByTaintManager", text)
             await self._registry.delete(self._pods, meta["namespace"], meta["name"], preconditions=preconditions)
         except ApiFailure as error:
             if error.status != 404:
                 raise
-
-    async def _mark(self, pod: Object) -> None:
-        meta, status = pod["metadata"], pod.get("status") or {}
-        condition = {
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "DeletionByTaintManager",
-            "message": "Taint manager: deleting due to NoExecute taint",
-            "lastTransitionTime": self._registry.now(),
-            "observedGeneration": meta.get("generation", 1),
-        }
-        others = [c for c in status.get("conditions") or () if c["type"] != "DisruptionTarget"]
-        body = {**pod, "status": {**status, "conditions": [*others, condition]}}
-        await self._registry.update(self._pods, meta["namespace"], meta["name"], body, subresource="status")
 
 
 def _relevant(pod: Object) -> object:

@@ -285,11 +285,4 @@ def _add(amounts: Amounts, more: Amounts, sign: int) -> None:
 
 
 def _refuses(taint: DeviceTaint, request: DeviceRequest) -> bool:
-    if taint.effect not in _HARD_EFFECTS:
-        return False
-    return not any(
-        one.effect in ("", taint.effect)
-        and one.key in ("", taint.key)
-        and (one.operator == "Exists" or (one.operator == "Equal" and one.value == taint.value))
-        for one in request.tolerations
-    )
+    return taint.effect in _HARD_EFFECTS and not any(one.tolerates(taint) for one in request.tolerations)

@@ -35,13 +35,28 @@ class PodClaim(msgspec.Struct, frozen=True):
     made: bool = False
 
 
+class DeviceTaint(msgspec.Struct, frozen=True):
+    """A taint of a device."""
+
+    key: str
+    value: str
+    effect: str
+
+
 class DeviceToleration(msgspec.Struct, frozen=True):
-    """A toleration of device taints."""
+    """A toleration of device taints. `seconds`: how long it lasts, None for ever."""
 
     key: str
     operator: str
     value: str
     effect: str
+    seconds: int | None = None
+
+    def tolerates(self, taint: DeviceTaint) -> bool:
+        """Return whether it is for the taint."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (self.operator == "Equal" and self.value == taint.value)
 
 
 class DeviceRequest(msgspec.Struct, frozen=True):
@@ -132,14 +147,6 @@ class DeviceCapacity(msgspec.Struct, frozen=True):
 
     value: Decimal
     policy: RequestPolicy | None = None
-
-
-class DeviceTaint(msgspec.Struct, frozen=True):
-    """A taint of a device."""
-
-    key: str
-    value: str
-    effect: str
 
 
 class NodeChoice(msgspec.Struct, frozen=True):
@@ -254,14 +261,21 @@ def _request(name: str, parent: str, raw: Mapping[str, Any]) -> DeviceRequest:
         count=raw.get("count") or 1,
         admin=bool(raw.get("adminAccess")),
         selectors=_selectors(raw),
-        tolerations=tuple(
-            DeviceToleration(
-                one.get("key") or "", one.get("operator") or "Equal", one.get("value") or "", one.get("effect") or ""
-            )
-            for one in raw.get("tolerations") or ()
-        ),
+        tolerations=tuple(map(compile_device_toleration, raw.get("tolerations") or ())),
         capacity=tuple((key, parse_quantity(amount)) for key, amount in capacity),
     )
+
+
+def compile_device_toleration(raw: Mapping[str, Any]) -> DeviceToleration:
+    """Read a toleration of device taints."""
+    operator = raw.get("operator") or "Equal"
+    words = raw.get("key") or "", operator, raw.get("value") or "", raw.get("effect") or ""
+    return DeviceToleration(*words, raw.get("tolerationSeconds"))
+
+
+def compile_device_taint(raw: Mapping[str, Any]) -> DeviceTaint:
+    """Read a taint of a device."""
+    return DeviceTaint(raw["key"], raw.get("value") or "", raw.get("effect") or "")
 
 
 def _selectors(raw: Mapping[str, Any]) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ def _result(one: ChosenDevice, new_share: Callable[[], str]) -> dict[str, Any]:
                 **({"key": toleration.key} if toleration.key else {}),
                 **({"value": toleration.value} if toleration.value else {}),
                 **({"effect": toleration.effect} if toleration.effect else {}),
+                **({"tolerationSeconds": toleration.seconds} if toleration.seconds is not None else {}),
             }
             for toleration in one.request.tolerations
         ]
@@ -54,8 +55,14 @@ def _result(one: ChosenDevice, new_share: Callable[[], str]) -> dict[str, Any]:
 
 
 def _quantity(amount: Decimal) -> str:
+    """Write an amount with the largest binary suffix that is exact, as kube-scheduler does for a rounded one."""
     if amount == amount.to_integral_value():
-        return str(int(amount))
+        whole, suffix = int(amount), ""
+        for larger in ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"):
+            if not whole or whole % 1024:
+                break
+            whole, suffix = whole // 1024, larger
+        return f"{whole}{suffix}"
     return f"{(amount * 1000).to_integral_value():f}m"
 
 

@@ -10,11 +10,11 @@ from kubekit.scheduling.devices.facts import (
     Amounts,
     Attribute,
     DeviceCapacity,
-    DeviceTaint,
     NodeChoice,
     RequestPolicy,
     SliceDevice,
     SliceInfo,
+    compile_device_taint,
 )
 from kubekit.scheduling.selectors import compile_node_terms
 
@@ -47,9 +47,7 @@ def _device(raw: Mapping[str, Any], driver: str) -> SliceDevice:
         attributes={qualified(name, driver): _attribute(one) for name, one in (raw.get("attributes") or {}).items()},
         capacity={name: _capacity(one) for name, one in (raw.get("capacity") or {}).items()},
         consumes=tuple((one["counterSet"], _amounts(one.get("counters"))) for one in raw.get("consumesCounters") or ()),
-        taints=tuple(
-            DeviceTaint(one["key"], one.get("value") or "", one.get("effect") or "") for one in raw.get("taints") or ()
-        ),
+        taints=tuple(map(compile_device_taint, raw.get("taints") or ())),
         nodes=_nodes(raw),
         binds_to_node=bool(raw.get("bindsToNode")),
         shareable=bool(raw.get("allowMultipleAllocations")),

@@ -170,6 +170,7 @@ class DriverRegistry:
         self._instances: dict[str, list[DriverInstance]] = {}
         self._sockets: dict[Path, tuple[tuple[int, int], asyncio.Task[None]]] = {}
         self._wipes: dict[str, asyncio.Task[None]] = {}
+        self._tried = asyncio.Event()  # the slices of all drivers are deleted, or could not be
 
     def get(self, driver: str) -> DriverInstance:
         """Return the instance of a driver to call. Raises Retryable when there is none."""
@@ -181,6 +182,7 @@ class DriverRegistry:
     async def run(self) -> None:
         self._wipe_later("", 0.0)
         try:
+            await self._tried.wait()  # so that the slices of a driver that registers now are not deleted
             while True:
                 await self._look()
                 await self._clock.sleep(LOOK_SECONDS)
@@ -308,8 +310,10 @@ class DriverRegistry:
                 return
             except KubekitError as error:
                 log.warning("resource slices of %s are not deleted: %s", driver or "all drivers", error)
-                await self._clock.sleep(pause)
-                pause = min(pause * 2, 300.0)
+            finally:
+                self._tried.set()
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, 300.0)
 
 
 def _sockets_in(directory: Path) -> dict[Path, tuple[int, int]]:
