@@ -441,6 +441,41 @@ def test_a_new_leader_evicts_no_pod_that_says_no_meanwhile() -> None:
     asyncio.run(life())
 
 
+def test_a_leader_that_was_deposed_and_goes_on_evicts_no_pod() -> None:
+    """Two leaders at once, and the first one does not know: its records are refused, so it begins no move any more."""
+
+    async def life() -> None:
+        history, later = MoveHistory(), MoveHistory()
+        later.api, later.clock, later.sets, later.evicted = history.api, history.clock, history.sets, history.evicted
+        await history.start()
+        try:
+            history.add_set(30, 0, False)
+            for _ in range(2):
+                history.api.deliver()
+                await settle()
+                history.reconcile()
+            history.api.deliver()
+            await settle()
+            await later.start()
+            history.order(0, 1, 1)
+            history.api.deliver()
+            await settle()
+            await history.clock.advance(6.0)
+            assert (len(history.evicted), history.mover.failed, later.mover.failed) == (1, 1, 0)
+            assert (history.leader_places(), len(later.leader_places())) == ([], 1)
+            history.order(1, 2, 1)
+            history.api.deliver()
+            await settle()
+            assert len(history.evicted) == 2
+            assert history.mover.budget.under_way == 0
+            later.check()
+        finally:
+            await later.stop()
+            await history.stop()
+
+    asyncio.run(life())
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_long_histories_move_pods(seed: int) -> None:
     """Mostly good days, so that moves are made: by orders and by itself."""
