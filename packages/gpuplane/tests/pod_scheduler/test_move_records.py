@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from gpuplane import names
+from gpuplane.cli.contents import contents_of_others
 from gpuplane.scheduler.defrag.limits import MoveLimits
 from gpuplane.scheduler.defrag.records import TAKE_OVER_SECONDS, MoveRecord, MoveRecords, recorded_pod
 from gpuplane.sharing import Assignment, of_pod
@@ -141,6 +142,8 @@ async def test_its_account_suffices_to_record_moves(cluster: World, sets: Worklo
             await bound(cluster, "train")
         stored = await cluster.client.get(ConfigMap, names.MOVES_CONFIGMAP, space)
         assert len(json.loads(stored.data[names.MOVES_KEY])) == 1
+        # Else `gpuplane uninstall` would leave the namespace, for an object of others in it.
+        assert f"configmaps/{names.MOVES_CONFIGMAP}" not in await contents_of_others(cluster.client, space)
 
 
 async def test_no_pod_is_moved_where_moves_cannot_be_recorded(cluster: World, sets: Workloads) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuplane import names
+from gpuplane.api import schema
 from gpuplane.scheduler.defrag.limits import EVICTION_SECONDS, HOUR
 from gpuplane.sharing import Assignment
 from kubekit.api.core import ConfigMap
@@ -220,6 +221,9 @@ class MoveRecords:
 
     async def _create(self, text: str) -> None:
         said = {names.LEADER_ANNOTATION: self._mark}
-        meta = ObjectMeta(name=names.MOVES_CONFIGMAP, namespace=self._namespace, annotations=said)
+        # With the label of what gpuplane made, so that `gpuplane uninstall` removes the namespace.
+        meta = ObjectMeta(
+            name=names.MOVES_CONFIGMAP, namespace=self._namespace, annotations=said, labels=dict(schema.OURS)
+        )
         written = await self._client.create(ConfigMap(metadata=meta, data={names.MOVES_KEY: text}))
         self._version, self._stored = written.metadata.resource_version, text
