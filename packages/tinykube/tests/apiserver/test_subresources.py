@@ -124,6 +124,9 @@ async def test_ephemeral_containers_are_added_apart(api, pod):
     answer = await api.patch(f"{PODS}/p/ephemeralcontainers", patch, "strategic")
     assert answer.json["spec"]["ephemeralContainers"][0]["name"] == "debug"
     assert "nodeName" not in answer.json["spec"]
+    assert answer.json["metadata"]["generation"] == 2
+    same = await api.patch(f"{PODS}/p/ephemeralcontainers", patch, "strategic")
+    assert same.json["metadata"]["generation"] == 2
 
 
 async def test_subresources_that_are_not_there(api, pod):

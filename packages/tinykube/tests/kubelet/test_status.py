@@ -13,7 +13,7 @@ from tinykube.kubelet.status import pod_status
 
 def status(seen: dict[str, ObservedContainer], policy: str = "Always", old: Any = None) -> dict[str, Any]:
     body = {
-        "metadata": {"name": "p", "uid": "u"},
+        "metadata": {"name": "p", "uid": "u", "generation": 3},
         "spec": {
             "restartPolicy": policy,
             "initContainers": [{"name": "i"}],
@@ -68,6 +68,12 @@ def test_a_condition_that_holds_keeps_its_time() -> None:
     found = status({"i": DONE, "a": UP}, old=old)
     assert found["conditions"][2]["lastTransitionTime"] == "2020-01-01T00:00:00Z"
     assert found["conditions"][2]["reason"] is None  # takes out what stood there
+
+
+def test_the_generation_that_the_kubelet_runs_is_reported() -> None:
+    found = status({"i": DONE, "a": UP})
+    assert found["observedGeneration"] == 3
+    assert {condition["observedGeneration"] for condition in found["conditions"]} == {3}
 
 
 def test_success() -> None:

@@ -159,7 +159,8 @@ def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: st
         field = "ephemeralContainers" if subresource == "ephemeralcontainers" else "containers"
         spec = {**old["spec"]}
         _carry(obj.get("spec") or {}, spec, field)
-        return {**old, "spec": spec}
+        changed = int(spec != old["spec"])
+        return {**old, "metadata": {**before, "generation": before.get("generation", 0) + changed}, "spec": spec}
     if subresource in ("status", "approval"):
         metadata = {**before}
         if info.model and info.plural not in _STATUS_ALONE:

@@ -49,6 +49,7 @@ def pod_status(
     if failure is not None and phase is Phase.FAILED and not any(s.ended or s.running for s in seen.values()):
         main, init = [], []  # a pod that was refused never had containers
     status: dict[str, Any] = {
+        "observedGeneration": pod.metadata.generation,
         "phase": phase.value,
         "conditions": _conditions(pod, seen, plan, phase, now),
         "hostIP": host_ip,
@@ -187,6 +188,6 @@ def _conditions(
         since = old.last_transition_time if old is not None and old.status == value else None
         # A strategic patch merges conditions by type: what does not hold any more has to be taken out by name.
         condition: dict[str, Any] = {"type": kind, "status": value, "lastTransitionTime": since or stamp(now)}
-        condition |= {"reason": why or None, "message": text or None}
+        condition |= {"reason": why or None, "message": text or None, "observedGeneration": pod.metadata.generation}
         conditions.append(condition)
     return conditions
