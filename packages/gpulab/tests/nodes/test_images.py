@@ -60,6 +60,23 @@ def test_gpuplane_is_this_installation() -> None:
     assert started(image.command_line(("gpuplane",), ("run", "driver")), image.programs) == expected
 
 
+def test_a_directory_has_the_configuration_of_its_image(tmp_path: Path) -> None:
+    """Without one, the programs of a directory stand for what the catalogue only lets wait."""
+    images = Images()
+    name = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
+    directories = {"registry.k8s.io/e2e-test-images/agnhost:*": str(tmp_path)}
+    images.map(directories)
+    assert images.find(name).command_line((), ("netexec",)) == ("netexec",)
+    lines = ('entrypoint = ["/agnhost"]', 'command = ["pause"]', 'files."/agnhost" = "bin/agnhost"')
+    (tmp_path / "image.toml").write_text("\n".join(lines))
+    images.map(directories)
+    image = images.find(name)
+    assert image.command_line((), ()) == ("/agnhost", "pause")
+    assert image.command_line((), ("netexec",)) == ("/agnhost", "netexec")
+    assert image.files == {"/agnhost": "bin/agnhost"}
+    assert image.path[0] == str(tmp_path / "bin") and not image.stand_in
+
+
 def test_image_ids_are_stable() -> None:
     assert image_id("busybox:1") == image_id("busybox:1") != image_id("busybox:2")
     assert image_id("registry:5000/a").startswith("registry") and "@sha256:" in image_id("a")

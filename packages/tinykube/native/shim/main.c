@@ -16,6 +16,7 @@
  *   bind SRC DST rw|ro   | dir DST | tmpfs DST MODE | terminals DST (devpts) | symlink TARGET DST | readonly DST
  *   processes DST (a PID namespace, and its /proc) | join PID (that of this process instead)
  *   capabilities HEX (none but these) | nonewprivileges
+ *   address IP (of the pod: servers listen there, see address.c)
  *   hostname NAME | cwd DIR | user UID GID | group GID | tty | env K=V | arg A
  *
  * Invariants: sources of binds are paths of the machine and are resolved before the word is written (after `pivot` they are
@@ -90,9 +91,11 @@ static int run(const char *path)
     struct spec spec = read_spec(path);
     const char *exit_path = word_after(spec, "exit");
     int log = open(word_after(spec, "log"), O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0640);
-    int out[2], err[2], problem[2], sync[2];
+    const char *address = has_word(spec, "address") ? word_after(spec, "address") : NULL;
+    int out[2], err[2], problem[2], sync[2], binds[2], listener = -1;
     if (log < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || pipe2(problem, O_CLOEXEC) < 0 ||
-        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sync) < 0)
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sync) < 0 ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, binds) < 0)
         fail("open the log: %s", strerror(errno));
     setsid();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -121,6 +124,8 @@ static int run(const char *path)
         close(sync[0]);
         outside_fd = sync[1];
         carry_out(spec, &command);
+        if (address)
+            stop_binds(binds[1]);
         command.dies_with_shim = 1;
         start(&command);
     }
@@ -138,6 +143,10 @@ static int run(const char *path)
         waitpid(pid, NULL, 0);
         fail("%s", text);
     }
+    close(binds[1]);
+    if (address)
+        listener = receive_listener(binds[0]);
+    close(binds[0]);
     if (dprintf(REPORT_FD, "ok %d\n", (int)pid) < 0)
         return 1;
     close(REPORT_FD);
@@ -154,9 +163,14 @@ static int run(const char *path)
     int signals = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
     int ended = 0, status = 0;
     while (!ended) {
-        struct pollfd fds[3] = {{signals, POLLIN, 0}, {streams[0].fd, POLLIN, 0}, {streams[1].fd, POLLIN, 0}};
-        if (poll(fds, 3, -1) < 0 && errno != EINTR)
+        struct pollfd fds[4] = {
+            {signals, POLLIN, 0}, {streams[0].fd, POLLIN, 0}, {streams[1].fd, POLLIN, 0}, {listener, POLLIN, 0}};
+        if (poll(fds, 4, -1) < 0 && errno != EINTR)
             break;
+        if (fds[3].revents && !((fds[3].revents & POLLIN) && answer_bind(listener, address))) {
+            close(listener);
+            listener = -1;
+        }
         for (int i = 0; i < 2; i++)
             if (fds[1 + i].revents && !pump(&streams[i], log)) {
                 close(streams[i].fd);

@@ -43,6 +43,11 @@ void overlay(const char *directory);
 void pivot(void);
 void drop_old_root(void);
 
+/* address.c: servers listen on the address of their pod. */
+void stop_binds(int socket);
+int receive_listener(int socket);
+int answer_bind(int listener, const char *address);
+
 /* start.c: from words to a process. */
 struct command {
     char **argv, **envp;

@@ -40,7 +40,9 @@ class ImageConfig(msgspec.Struct, frozen=True):
         path: directories of this machine that come first on the search path of its containers.
         mapped: the directory that it was mapped to, whose `bin` is in `path`; empty for none.
         directories: directories of the image; each container gets them, empty and writable.
+        files: files of the image -> paths in `mapped`.
         environment: ENV of an image's configuration.
+        own_address: whether servers that would listen on all addresses listen on that of their pod.
         stand_in: whether the entrypoint waits for a signal only, and serves nothing.
     """
 
@@ -50,13 +52,19 @@ class ImageConfig(msgspec.Struct, frozen=True):
     path: tuple[str, ...] = ()
     mapped: str = ""
     directories: tuple[str, ...] = ()
+    files: Mapping[str, str] = {}
     environment: Mapping[str, str] = {}
+    own_address: bool = False
     stand_in: bool = False
 
     @property
     def borrows(self) -> bool:
         """Return whether containers run the programs of this machine's Python in place of the image's."""
         return bool(self.path) and not self.mapped
+
+    def file_links(self) -> tuple[tuple[str, str], ...]:
+        """Return (path on this machine, file of the image): a link can be moved and removed as the image's file."""
+        return tuple((str(Path(self.mapped, source)), target) for target, source in self.files.items())
 
     def command_line(
         self, command: tuple[str, ...], args: tuple[str, ...], pod_ip: str = "127.0.0.1"
@@ -71,15 +79,22 @@ def started(argv: tuple[str, ...], programs: Mapping[str, tuple[str, ...]]) -> t
     return (*programs.get(argv[0], argv[:1]), *argv[1:]) if argv else argv
 
 
-class _Row(msgspec.Struct):
-    names: tuple[str, ...]
+class _Configuration(msgspec.Struct):
+    """Configuration of an image: a row of `images.toml`, or `image.toml` in the directory that stands for the image."""
+
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     programs: dict[str, tuple[str, ...]] = {}
     path: tuple[str, ...] = ()
     directories: tuple[str, ...] = ()
+    files: dict[str, str] = {}
     environment: dict[str, str] = {}
+    own_address: bool = False
     stand_in: bool = False
+
+
+class _Row(_Configuration, kw_only=True):
+    names: tuple[str, ...]
 
 
 class _Table(msgspec.Struct):
@@ -102,7 +117,11 @@ class Images:
         self._found: dict[str, ImageConfig] = {}
 
     def map(self, directories: Mapping[str, str]) -> None:
-        """Take the programs of images from directories with a `bin`; keys are patterns as in `images.toml`."""
+        """Take the programs of images from directories with a `bin`; keys are patterns as in `images.toml`.
+
+        A file `image.toml` in the directory has the image's configuration, in the form of a row without `names`.
+        Without the file the configuration is that of the catalogue.
+        """
         self._mapped = dict(directories)
         self._found.clear()
 
@@ -121,7 +140,7 @@ class Images:
 
     def _look_up(self, name: str) -> ImageConfig:
         short = name.removeprefix("docker.io/").removeprefix("library/").removeprefix("localhost/")
-        row = next((row for row in self._rows if _matches(short, row.names)), None)
+        row: _Configuration | None = next((row for row in self._rows if _matches(short, row.names)), None)
         place = next((place for pattern, place in self._mapped.items() if _matches(short, (pattern,))), "")
         if row is None and not place:
             raise ImageMissing(
@@ -129,6 +148,8 @@ class Images:
                 where="images.toml",
                 cure=self._cure.replace("{image}", name) or "use one of its images, busybox or ubuntu for a shell",
             )
+        if place and (file := Path(place) / "image.toml").is_file():
+            row = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Configuration)
         found = _configured(row) if row is not None else ImageConfig()
         if not place:
             return found
@@ -146,7 +167,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _configured(row: _Row) -> ImageConfig:
+def _configured(row: _Configuration) -> ImageConfig:
     words = {
         "{python}": sys.executable,
         "{pause}": str(NATIVE / "container-shim"),
@@ -162,6 +183,8 @@ def _configured(row: _Row) -> ImageConfig:
         programs={program: replaced(argv) for program, argv in row.programs.items()},
         path=replaced(row.path),
         directories=row.directories,
+        files=row.files,
+        own_address=row.own_address,
         environment=row.environment,
         stand_in=row.stand_in,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from gpulab.images import IMAGES
 from kubekit.errors import Terminal
+from tests.support.until import until
 from tinykube.kubelet.containers import Isolation
 from tinykube.kubelet.containers.launcher import find_mode
 
@@ -208,6 +210,54 @@ async def test_an_image_has_its_directories_and_variables(api: Any, make_node: A
     lines = node.log().splitlines()
     assert [line.rpartition(" ")[2].rpartition("/")[2] for line in lines] == ["tf", "made"]
     assert not Path("/tf").exists()
+
+
+async def test_a_directory_puts_files_where_its_image_has_them(
+    api: Any, make_node: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: IMAGES.map({}))
+    node = await make_node()
+    program = tmp_path / "app" / "bin" / "app"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho $0 $1\n")
+    program.chmod(0o755)
+    (tmp_path / "app" / "image.toml").write_text('entrypoint = ["/app"]\nfiles."/app" = "bin/app"\n')
+    IMAGES.map({"example.com/app:*": str(tmp_path / "app")})
+    await api.create_pod(restartPolicy="Never", containers=[{"name": "c", "image": "example.com/app:1", "args": ["x"]}])
+    await api.phase("Succeeded")
+    assert node.log().endswith("/app x\n")
+    assert not Path("/app").exists()
+
+
+LISTEN = """
+import socket, sys, time
+four = socket.create_server(("", int(sys.argv[1])))
+six = socket.create_server(("::", int(sys.argv[2])), family=socket.AF_INET6, dualstack_ipv6=True)
+chosen = socket.create_server(("", 0))
+named = socket.create_server(("127.0.0.1", 0))
+print(*(each.getsockname()[0] for each in (four, six, chosen, named)), flush=True)
+time.sleep(1000)
+"""
+
+
+async def test_servers_of_an_image_listen_on_the_address_of_their_pod(
+    api: Any, make_node: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """So two pods of one machine may listen on the same ports."""
+    request.addfinalizer(lambda: IMAGES.map({}))
+    node = await make_node()
+    (tmp_path / "app" / "bin").mkdir(parents=True)
+    (tmp_path / "app" / "image.toml").write_text('entrypoint = ["{python}"]\nown_address = true\n')
+    IMAGES.map({"example.com/app:*": str(tmp_path / "app")})
+    with socket.create_server(("127.0.0.1", 0)) as four, socket.create_server(("127.0.0.1", 0)) as six:
+        ports = [str(each.getsockname()[1]) for each in (four, six)]
+    args = ["-c", LISTEN, *ports]
+    for name in ("one", "two"):
+        await api.create_pod(name, containers=[{"name": "c", "image": "example.com/app:1", "args": args}])
+        await api.phase("Running", name)
+        await until(lambda name=name: node.log(name).endswith("127.0.0.1\n"), seen=lambda name=name: node.log(name))
+        address = api.status(name)["podIP"]
+        assert node.log(name).split()[-4:] == [address, f"::ffff:{address}", "0.0.0.0", "127.0.0.1"]
 
 
 async def test_a_missing_config_map_is_waited_for(api: Any, make_node: Any, clock: Any) -> None:

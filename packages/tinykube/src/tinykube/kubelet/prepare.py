@@ -118,7 +118,8 @@ class Preparation:
         command, args = arguments(container, env)
         argv = image.command_line(command, args, machine.pod_ip(pod.metadata.uid))
         spec = self._spec(container, argv, env, mounts, attempt)
-        spec = msgspec.structs.replace(spec, programs=image.programs)
+        address = machine.pod_ip(pod.metadata.uid) if image.own_address and not pod.spec.host_network else ""
+        spec = msgspec.structs.replace(spec, programs=image.programs, address=address, links=image.file_links())
         try:
             return await self._finish(container, spec, attempt)
         except (CreateFailed, KubekitError) as error:
@@ -149,6 +150,10 @@ class Preparation:
                 mounts.append(BindMount(str(place), directory))
         if image.mapped:  # at its own path, which may lie below /tmp or in a closed home
             mounts.append(BindMount(image.mapped, image.mapped, read_only=True))
+            if (
+                self.machine.launcher.mode.isolation is Isolation.NONE
+            ):  # such a container sees mounts only, by their paths
+                mounts += [BindMount(source, target, read_only=True) for source, target in image.file_links()]
         return mounts
 
     async def _finish(self, container: SpecContainer, spec: ContainerSpec, attempt: int) -> ContainerSpec:

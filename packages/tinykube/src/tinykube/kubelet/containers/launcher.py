@@ -218,7 +218,8 @@ class Launcher:
             except OSError as error:
                 raise start_failed(f"memory limit: {error}", record.name) from error
             words = ["memory", record.memory, *words]
-        words = ["log", record.log, "exit", str(home / "exit"), *words]
+        listens = ["address", spec.address] if spec.address else []
+        words = ["log", record.log, "exit", str(home / "exit"), *listens, *words]
         write_words(home / "spec", words)
         shim, report = _spawn(home / "spec")
         answer = (await read_all(report)).strip()

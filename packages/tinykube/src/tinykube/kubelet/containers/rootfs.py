@@ -55,9 +55,9 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `devices` are mounts onto device paths, `links` (target, path) symbolic links in the container, `volumes` the
     targets of the mounts that the pod itself asked for. `capabilities` has a bit for each that the container may have,
-    None for all; `host_pid` shares the machine's PID namespace, `joins` that of another container's
-    process. `programs` are those of the image that are
-    started otherwise here, see `tinykube.images`.
+    None for all; `host_pid` shares the machine's PID namespace, `joins` that of another container's process.
+    `programs` are those of the image that are started otherwise here, see `tinykube.images`. Servers that would listen
+    on all addresses listen on `address`, unless it is empty.
     """
 
     argv: tuple[str, ...]
@@ -79,6 +79,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str = ""
     volumes: tuple[str, ...] = ()
     programs: Mapping[str, tuple[str, ...]] = {}
+    address: str = ""
 
     def command(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         """Return the command line that runs `argv` in this container. A program of a mount is that of the mount."""
