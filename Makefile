@@ -12,7 +12,7 @@ KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworki
 # what was built for the real cluster; skipped where it is missing.
 WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py \
     cli/test_completion.py cli/test_answer_pages.py cli/test_status_report.py dashboard/test_browser.py) \
-    tests/browser \
+    tests/browser tests/e2e \
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py) $(wildcard packages/gpuplane/tests/limiter/programs/test_*.py)
 # The commands of whole pages of the documentation; Jupyter for them is installed once, 190 MB.
 PAGES := packages/gpulab/tests/pages

@@ -50,6 +50,17 @@ def test_half_of_a_program_is_none(tools: FakeTools) -> None:
     assert (binaries.build("etcd") / "etcd").read_text() == "go.etcd.io/etcd/server/v3\n"
 
 
+def test_the_program_of_a_packages_tests_is_built_by_go_test(tools: FakeTools) -> None:
+    tools.add_go("1.26.0")
+    tools.breaks("k8s.io/kubernetes/test/e2e")
+    with pytest.raises(Unavailable) as problem:
+        binaries.build("e2e")
+    assert problem.value.where == "go test -c -vet=off k8s.io/kubernetes/test/e2e"
+    tools.breaks("")
+    place = binaries.build("e2e")
+    assert sorted(path.name for path in place.iterdir()) == ["agnhost", "e2e.test", "ginkgo", "nnp"]
+
+
 @pytest.mark.parametrize("too_old", ["", "1.19.8"])
 def test_without_a_go_that_is_new_enough_the_python_package_builds(tools: FakeTools, too_old: str) -> None:
     if too_old:

@@ -30,7 +30,10 @@ _TOLD_S: Final = 30.0
 
 
 class Set(msgspec.Struct, frozen=True):
-    """Programs that are built together: package path -> name, and what the linker writes into them."""
+    """Programs that are built together: package path -> name, and what the linker writes into them.
+
+    A name that ends with `.test` is the program of a package's tests.
+    """
 
     module: str
     programs: dict[str, str]
@@ -59,6 +62,18 @@ SETS: Final = {
     # A module of its own: it imports what the others do not.
     "kube-proxy": Set(
         "kube-proxy", {"k8s.io/kubernetes/cmd/kube-proxy": "kube-proxy"}, "k8s.io/kubernetes", _KUBERNETES_VARIABLES
+    ),
+    # Kubernetes' own end-to-end tests, the program that runs them in parallel, and the images that their pods name.
+    "e2e": Set(
+        "e2e",
+        {
+            "k8s.io/kubernetes/test/e2e": "e2e.test",
+            "github.com/onsi/ginkgo/v2/ginkgo": "ginkgo",
+            "k8s.io/kubernetes/test/images/agnhost": "agnhost",
+            "k8s.io/kubernetes/test/images/nonewprivs": "nnp",
+        },
+        "k8s.io/kubernetes",
+        _KUBERNETES_VARIABLES,
     ),
     "containerd": Set(
         "containerd",
@@ -149,7 +164,7 @@ def _compile(go: str, name: str, path: str, output: Path, progress: Callable[[st
     progress(f"building {program}")
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as errors:
-        command = [go, "build", *_flags(name), "-o", str(partly), path]
+        command = [go, *_verb(output.name), *_flags(name), "-o", str(partly), path]
         with subprocess.Popen(
             command, cwd=module, env=_environment(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
         ) as compiler:
@@ -161,10 +176,11 @@ def _compile(go: str, name: str, path: str, output: Path, progress: Callable[[st
         lines = [line.strip() for line in said.splitlines() if line.strip()] or [f"exit status {code}"]
         network = any(word in said for word in ("dial tcp", "no such host", "proxyconnect", "i/o timeout"))
         full = "no space left on device" in said
+        tried = " ".join(("go", *_verb(output.name), path))
         raise Unavailable(
             f"{name} {number} cannot be built: {lines[-1]}",
-            where=f"go build {path}",
-            cure=FULL if full else PROXY_HINT if network else f"see the output of `go build {path}` in {module}",
+            where=tried,
+            cure=FULL if full else PROXY_HINT if network else f"see the output of `{tried}` in {module}",
         )
     partly.rename(output)
     progress(f"built {program} in {time.monotonic() - began:.0f} s")
@@ -176,6 +192,11 @@ def _ended(compiler: subprocess.Popen[bytes]) -> int | None:
         return compiler.wait(_TOLD_S)
     except subprocess.TimeoutExpired:
         return None
+
+
+def _verb(program: str) -> tuple[str, ...]:
+    """Return Go's command that makes a program."""
+    return ("test", "-c", "-vet=off") if program.endswith(".test") else ("build",)
 
 
 def _flags(name: str) -> tuple[str, ...]:

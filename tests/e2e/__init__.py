@@ -1,0 +1,1 @@
+"""Kubernetes' own end-to-end tests against the embedded cluster."""
