@@ -94,6 +94,18 @@ async def test_a_no_schedule_taint_keeps_new_pods_off_and_leaves_running_ones(cl
     assert targets(cluster) == []
 
 
+async def test_the_status_leaves_labels_and_annotations(cluster):
+    await cluster.node("a")
+    marks = {"labels": {"a": "b"}, "annotations": {"c": "d"}}
+    made = daemonset()
+    await cluster.create("daemonsets", {**made, "metadata": {**made["metadata"], **marks}})
+    await cluster.settle()
+    assert status(cluster)["desiredNumberScheduled"] == 1
+    metadata = cluster.registry.get("daemonsets", "default", "daemon")["metadata"]
+    assert metadata["labels"] == marks["labels"]
+    assert metadata["annotations"].items() >= marks["annotations"].items()
+
+
 async def test_the_status_counts_ready_and_available_pods(cluster):
     for name in ("a", "b"):
         await cluster.node(name)

@@ -324,12 +324,13 @@ class DaemonSetController:
             "updatedNumberScheduled": total["updated"],
         }
         status.update({field: value for field, value in optional.items() if value})
-        standing = obj.get("status") or {}
-        if standing == status:
-            return
         meta = obj["metadata"]
-        body = {"metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "status": status}
-        await self._registry.update(self._sets, meta["namespace"], meta["name"], {**obj, **body}, subresource="status")
+        # NB: the object of now, as a write of the status carries labels and annotations too.
+        fresh = self._registry.get(self._sets, meta["namespace"], meta["name"])
+        if fresh is None or (fresh.get("status") or {}) == status:
+            return
+        body = {**fresh, "status": status}
+        await self._registry.update(self._sets, meta["namespace"], meta["name"], body, subresource="status")
 
 
 def _daemonset_of(pod: Object) -> str | None:
