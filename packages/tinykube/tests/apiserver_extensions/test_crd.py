@@ -234,6 +234,10 @@ def test_rules_may_use_what_the_schema_has(rule: str) -> None:
         ({"type": "object", "properties": {"a": {}}}, "properties[a].type: Required value"),
         ({"type": "array", "items": {"type": "string"}}, "must be object at the root"),
         (obj(a={"type": "array"}), "properties[a].items: Required value"),
+        (
+            obj(a={"type": "array", "items": [{"type": "string"}]}),
+            "properties[a].items: Forbidden: items must be a schema",
+        ),
         (obj(a={"type": "string", "pattern": "("}), "must be a valid regular expression"),
         (obj(a={"type": "integer", "default": "x"}), "properties[a].default"),
         ({"type": "object", "x-kubernetes-validations": [{"rule": "self.("}]}, "compilation failed"),

@@ -47,6 +47,9 @@ def _findings(schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
         yield required(f"{path}.items", "must be specified")
     if schema.get("properties") and schema.get("additionalProperties"):
         yield Cause("FieldValueForbidden", "Forbidden: additionalProperties and properties are mutual exclusive", path)
+    if isinstance(schema.get("items"), list):
+        text = "Forbidden: items must be a schema object and not an array"
+        yield Cause("FieldValueForbidden", text, f"{path}.items")
     if schema.get("uniqueItems"):
         yield Cause("FieldValueForbidden", "Forbidden: uniqueItems cannot be set to true", f"{path}.uniqueItems")
     if schema.get("$ref"):

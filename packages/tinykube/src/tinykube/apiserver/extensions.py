@@ -21,7 +21,6 @@ from tinykube.apiserver import (
     configurations,
     crd,
     crd_findings,
-    crdshape,
     discovery,
     limit_ranges,
     quotas,
@@ -210,7 +209,7 @@ def install(
     hooks, kinds = registry.hooks, registry.kinds
     definitions = kinds.find("customresourcedefinitions")
     rules = definitions.rules
-    own = dataclasses.replace(rules, prune=crdshape.prune, default=made.fill_crd, validate=crd_findings.findings)
+    own = dataclasses.replace(rules, default=made.fill_crd, validate=crd_findings.findings)
     kinds.add(definitions.info, own)
     for plural, validate in _VALIDATORS.items():
         kind = kinds.find(plural)

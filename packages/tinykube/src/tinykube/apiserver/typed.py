@@ -42,6 +42,8 @@ _ALLOWED: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "intstr": ((str, int), "IntOrString"),
     "strings": ((list,), "[]string"),
 }
+# What may stand in the place of a message -> its type
+_INSTEAD: Final = {"bool": bool, "list": list, "strings": list}
 _ZEROS: Final[dict[str, Any]] = {
     "string": "",
     "int": 0,
@@ -157,7 +159,7 @@ def _value(
     if not scalar:
         if type(value) is dict:
             _object(value, old, field.message, path, unknown, kind)
-        else:
+        elif type(value) is not _INSTEAD.get(field.instead):
             raise _wrong(kind, parent, path, value, _go_type(field))
         return value
     if scalar == "raw":
