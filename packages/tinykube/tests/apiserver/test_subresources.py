@@ -118,6 +118,25 @@ async def test_eviction_without_a_budget_is_a_deletion(api, pod):
     assert (await evict(api, "none")).status == 404
 
 
+async def test_an_evicted_pod_has_the_condition_disruption_target(api, pod):
+    await running(api, pod, 1)
+    await api.patch(f"{PODS}/p0", {"metadata": {"finalizers": ["example.com/look"]}})
+    found = await api.get(f"{PODS}/p0")
+
+    async def evict_with(query={}, **preconditions):  # noqa: B006 - read only
+        options = {"deleteOptions": {"preconditions": preconditions}} if preconditions else {}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p0"}, **options}
+        answer = await api("POST", f"{PODS}/p0/eviction", body, **query)
+        conditions = (await api.get(f"{PODS}/p0"))["status"]["conditions"]
+        return answer.status, [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"]
+
+    assert await evict_with(uid="another") == (409, [])
+    assert await evict_with({"dryRun": "All"}) == (201, [])
+    version = (await api.get(f"{PODS}/p0"))["metadata"]["resourceVersion"]
+    assert await evict_with(uid=found["metadata"]["uid"], resourceVersion=version) == (201, ["EvictionByEvictionAPI"])
+    assert "deletionTimestamp" in (await api.get(f"{PODS}/p0"))["metadata"]
+
+
 async def test_ephemeral_containers_are_added_apart(api, pod):
     await api.create(PODS, pod())
     patch = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "busybox"}], "nodeName": "not-this-way"}}

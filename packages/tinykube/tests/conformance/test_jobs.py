@@ -109,3 +109,16 @@ def test_a_lost_machine_is_no_failure_of_the_program(here):
     (noticed,) = here.until_list(here.core("events"), lambda items: items, fieldSelector="reason=TaintManagerEviction")
     here.see("event", {name: noticed.get(name) for name in ("message", "type", "source")})
     here.patch(path, {"metadata": {"finalizers": None}})
+
+
+def test_an_evicted_pod_says_that_it_was_disrupted(here):
+    here.node("a")
+    body = here.pod("p")
+    body["metadata"]["finalizers"] = ["example.com/look"]
+    here.made(here.core("pods"), body)
+    here.until(here.core("pods/p"), lambda found: found["status"].get("phase") == "Running")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
+    here.see("evicted", here.create(here.core("pods/p/eviction"), eviction).status)
+    found = here.get(here.core("pods/p"))
+    here.see("condition", [c for c in found["status"]["conditions"] if c["type"] == "DisruptionTarget"])
+    here.patch(here.core("pods/p"), {"metadata": {"finalizers": None}})

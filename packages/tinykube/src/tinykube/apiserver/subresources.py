@@ -17,7 +17,7 @@ from tinykube.apiserver.lifecycle import check_uid, precondition
 from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.selectors import selector_of
 from tinykube.apiserver.store import Selection, StoreEntry
-from tinykube.apiserver.writes import Delete, WriteOptions
+from tinykube.apiserver.writes import BY_SYSTEM, Delete, WriteOptions
 
 Object = dict[str, Any]
 
@@ -125,8 +125,31 @@ async def evict(registry: Registry, namespace: str, name: str, eviction: Object,
     bound = bool(entry.obj["spec"].get("nodeName")) and not has_ended(phase)
     if bound and "deletionTimestamp" not in entry.obj["metadata"]:
         await _spend_budget(registry, namespace, entry.obj, write)
-    delete = Delete(options.get("gracePeriodSeconds"), None, wanted.get("uid"), wanted.get("resourceVersion"))
+    metadata, version = entry.obj["metadata"], wanted.get("resourceVersion")
+    is_meant = wanted.get("uid") in (None, metadata["uid"]) and version in (None, metadata["resourceVersion"])
+    if is_meant and not write.dry_run and "deletionTimestamp" not in metadata:
+        marked = await _mark_evicted(registry, namespace, name)
+        version = marked.obj["metadata"]["resourceVersion"] if version is not None else None
+    delete = Delete(options.get("gracePeriodSeconds"), None, wanted.get("uid"), version)
     await registry.delete_entry(pods, namespace, name, delete, write)
+
+
+async def _mark_evicted(registry: Registry, namespace: str, name: str) -> StoreEntry:
+    """Give a pod the condition DisruptionTarget, by which Jobs tell an eviction from a failed program."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastTransitionTime": registry.now(),
+    }
+
+    def change(pod: Object) -> Object:
+        status = pod.get("status") or {}
+        others = [c for c in status.get("conditions") or () if c["type"] != condition["type"]]
+        return {**pod, "status": {**status, "conditions": [*others, condition]}}
+
+    return await registry.update_entry(registry.kinds.find("pods"), namespace, name, change, "status", BY_SYSTEM)
 
 
 async def _spend_budget(registry: Registry, namespace: str, pod: Object, write: WriteOptions) -> None:

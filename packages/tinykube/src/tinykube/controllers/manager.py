@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from tinykube.controllers.autoscaling import AutoscalingController
 from tinykube.controllers.clusterroles import ClusterRoleController
 from tinykube.controllers.cronjob import CronJobController
 from tinykube.controllers.daemonset import DaemonSetController
@@ -39,6 +40,7 @@ _COMPONENTS: Final = (
     "job-controller",
     "cronjob-controller",
     "node-controller",
+    "horizontal-pod-autoscaler",
     "taint-eviction-controller",
     "garbage-collector-controller",
     "resource_claim",
@@ -69,6 +71,7 @@ class Controllers:
             DeploymentController(registry, index, recorders["deployment-controller"]),
             StatefulSetController(registry, index, recorders["statefulset-controller"]),
             JobController(registry, index, recorders["job-controller"]),
+            AutoscalingController(registry, everything, recorders["horizontal-pod-autoscaler"]),
             CronJobController(registry, recorders["cronjob-controller"]),
             NodeLifecycleController(registry, index, recorders["node-controller"], grace_s=node_grace_s),
             TaintEvictionController(registry, index, recorders["taint-eviction-controller"]),
