@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers.resourceclaims import generated_base
 
 GROUP = "resource.k8s.io"
@@ -135,6 +136,19 @@ async def test_a_pod_that_was_bound_by_hand_becomes_a_user(cluster):
     await cluster.settle()
     (claim,) = claims(cluster)
     assert [one["uid"] for one in claim["status"]["reservedFor"]] == [user["metadata"]["uid"]]
+
+
+async def test_a_claim_has_no_users_without_devices_and_keeps_its_devices(cluster):
+    user = await pod(cluster, "a", "shared")
+    claim = await allocated(cluster, user)
+    listed = claim["status"]["reservedFor"]
+    for status, field in (
+        ({"allocation": None, "reservedFor": listed}, "status.reservedFor"),
+        ({"allocation": {"devices": {"results": []}}}, "status.allocation"),
+    ):
+        with pytest.raises(ApiFailure) as refused:
+            await cluster.registry.patch(CLAIMS, "default", "shared", {"status": status}, "merge", subresource="status")
+        assert [cause["field"] for cause in refused.value.details["causes"]] == [field]
 
 
 async def taint(cluster: Any, *taints: dict[str, Any]) -> None:

@@ -1,15 +1,14 @@
-"""Validates ResourceClaims, their templates, DeviceClasses and ResourceSlices."""
+"""Validates ResourceClaims, their templates and DeviceClasses."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from kubekit.cel import CelProgram, CelSyntaxError
 from kubekit.cel.result_types import result_type
-from tinykube.apiserver.failure import Cause, duplicate, invalid_value, required
-from tinykube.apiserver.validation.names import dns_label, dns_subdomain
+from tinykube.apiserver.failure import Cause, duplicate, forbidden_value, invalid_value, required
+from tinykube.apiserver.validation.names import dns_label, dns_subdomain, label_value, qualified_name
 from tinykube.apiserver.validation.tables import (
     Needs,
     Object,
@@ -49,12 +48,27 @@ def _count(value: Any, where: str) -> Iterator[Cause]:
         yield from above_zero(count or 0, f"{where}.count")
 
 
+EFFECTS: Final = one_of("NoExecute", "NoSchedule", "None")
+
+
+def _tolerated(value: Any, where: str) -> Iterator[Cause]:
+    if value.get("value") and value.get("operator") == "Exists":
+        yield invalid_value(f"{where}.value", value["value"], "must be empty for operator `Exists`")
+    elif value.get("value"):
+        yield from label_value(value["value"], f"{where}.value")
+
+
+_TOLERATION: Final = RuleTable(
+    ("key", qualified_name), ("operator", Needs(), one_of("Equal", "Exists")), ("", _tolerated), ("effect", EFFECTS)
+)
 _REQUESTED: Final = RuleTable(
     ("deviceClassName", Needs(), dns_subdomain),
     ("selectors[]", _SELECTOR),
     ("", _count),
     ("allocationMode", one_of("All", "ExactCount")),
+    ("tolerations[]", _TOLERATION),
 )
+_ALTERNATIVE: Final = RuleTable(("name", Needs(), dns_label), ("", _REQUESTED))
 _BOTH: Final = "exactly one of `exactly` or `firstAvailable` is required"
 
 
@@ -69,8 +83,8 @@ def _request(value: Any, where: str) -> Iterator[Cause]:
     elif exactly is not None:
         yield from _REQUESTED(exactly, f"{where}.exactly")
     elif first:
-        for index, one in enumerate(first):
-            yield from _REQUESTED(one, f"{where}.firstAvailable[{index}]")
+        yield from RuleTable(("firstAvailable[]", _ALTERNATIVE))(value, where)
+        yield from unique_names(first, f"{where}.firstAvailable")
     else:
         yield required(where, _BOTH)
 
@@ -96,11 +110,20 @@ def _constraint(value: Any, where: str) -> Iterator[Cause]:
     yield from RuleTable(("matchAttribute", _attribute), ("distinctAttribute", _attribute))(value, where)
 
 
-_CONFIG: Final = RuleTable(("opaque", Needs(), RuleTable(("driver", Needs(), dns_subdomain))))
+def _parameters(value: Any, where: str) -> Iterator[Cause]:
+    if value.get("parameters") is None:
+        yield required(f"{where}.parameters")
 
 
-def _unique_names(items: list[Object], where: str) -> Iterator[Cause]:
-    names = [one.get("name") for one in items]
+_CONFIG: Final = RuleTable(("opaque", Needs(), RuleTable(("driver", Needs(), dns_subdomain), ("", _parameters))))
+
+
+def unique_names(items: list[Object], where: str) -> Iterator[Cause]:
+    """Find the objects of a list whose names earlier ones have."""
+    yield from _unique([one.get("name") or "" for one in items], where)
+
+
+def _unique(names: list[str], where: str) -> Iterator[Cause]:
     for index, name in enumerate(names):
         if name in names[:index]:
             yield duplicate(f"{where}[{index}]", name)
@@ -111,11 +134,12 @@ def validate_claim_spec(spec: Object, field: str) -> Iterator[Cause]:
     requests = devices.get("requests") or []
     where = f"{field}.devices"
     yield from RuleTable(("requests[]", _request))(devices, where)
-    yield from _unique_names(requests, f"{where}.requests")
+    yield from unique_names(requests, f"{where}.requests")
     for kind, check in (("constraints", _constraint), ("config", _CONFIG)):
         for index, item in enumerate(devices.get(kind) or ()):
             for at, name in enumerate(item.get("requests") or ()):
                 yield from _named(name, requests, f"{where}.{kind}[{index}].requests[{at}]")
+            yield from _unique(item.get("requests") or [], f"{where}.{kind}[{index}].requests")
             yield from check(item, f"{where}.{kind}[{index}]")
 
 
@@ -123,7 +147,14 @@ def validate_resource_claim(obj: Object, old: Object | None) -> list[Cause]:
     spec = obj.get("spec") or {}
     if old is None:
         return list(validate_claim_spec(spec, "spec"))
-    return list(immutable(obj, old, "spec"))
+    return [*immutable(obj, old, "spec"), *_status(obj.get("status") or {}, old.get("status") or {})]
+
+
+def _status(status: Object, before: Object) -> Iterator[Cause]:
+    if status.get("reservedFor") and status.get("allocation") is None:
+        yield forbidden_value("status.reservedFor", "may not be specified when `allocated` is not set")
+    if status.get("allocation") is not None and before.get("allocation") is not None:
+        yield from immutable(status, before, "allocation", where="status")
 
 
 def validate_claim_template(obj: Object, old: Object | None) -> list[Cause]:
@@ -137,53 +168,3 @@ _CLASS: Final = RuleTable(("selectors[]", _SELECTOR), ("config[]", _CONFIG))
 
 def validate_device_class(obj: Object, old: Object | None) -> list[Cause]:
     return list(_CLASS(obj.get("spec") or {}, "spec"))
-
-
-_NODES: Final = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
-_VALUES: Final = ("int", "bool", "string", "version", "ints", "bools", "strings", "versions")
-_VERSION: Final = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
-
-
-def _value_of(value: Object, where: str) -> Iterator[Cause]:
-    given = [name for name in _VALUES if value.get(name) is not None]
-    if not given:
-        yield invalid_value(where, "", "exactly one value must be specified")
-    elif len(given) > 1:
-        singles, plurals = _VALUES[:4], _VALUES[4:]
-        shown = {f"{name.capitalize()}Value": value.get(name) for name in singles}
-        shown |= {f"{name.capitalize()[:-1]}Values": value.get(name) for name in plurals}
-        yield invalid_value(where, shown, "exactly one value must be specified")
-    elif given == ["version"] and not _VERSION.fullmatch(value["version"]):
-        text = "must be a string compatible with semver.org spec 2.0.0"
-        yield invalid_value(f"{where}.version", value["version"], text)
-
-
-def _device(value: Any, where: str) -> Iterator[Cause]:
-    yield from RuleTable(("name", Needs(), dns_label))(value, where)
-    for name, one in (value.get("attributes") or {}).items():
-        yield from _value_of(one, f"{where}.attributes[{name}]")
-
-
-_SLICE: Final = RuleTable(
-    ("driver", Needs(), dns_subdomain), ("pool", RuleTable(("name", Needs()))), ("devices[]", _device)
-)
-
-
-def validate_resource_slice(obj: Object, old: Object | None) -> list[Cause]:
-    spec = obj.get("spec") or {}
-    pool = spec.get("pool") or {}
-    causes = [*_SLICE(spec, "spec")]
-    causes += above_zero(pool.get("resourceSliceCount") or 0, "spec.pool.resourceSliceCount")
-    nodes = [name for name in _NODES if spec.get(name)]
-    listed = ", ".join(f"`{name}`" for name in _NODES)
-    if not nodes:
-        causes.append(required("spec", f"exactly one of {listed} is required"))
-    elif len(nodes) > 1:
-        shown = "{" + ", ".join(f"`{name}`" for name in nodes) + "}"
-        causes.append(invalid_value("spec", shown, f"exactly one of {listed} is required, but multiple fields are set"))
-    causes += _unique_names(spec.get("devices") or [], "spec.devices")
-    if old is not None:
-        before = old.get("spec") or {}
-        causes += immutable(spec, before, "driver", where="spec")
-        causes += immutable(pool, before.get("pool") or {}, "name", where="spec.pool")
-    return causes

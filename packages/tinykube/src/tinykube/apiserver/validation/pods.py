@@ -124,6 +124,7 @@ def validate_pod_spec(spec: Any, field: str, *, is_template: bool = False) -> li
         return [required(f"{field}.containers")] if is_template else [required(field)]
     causes, volumes = validate_volumes(spec.get("volumes") or [], f"{field}.volumes")
     claims = [claim.get("name") for claim in spec.get("resourceClaims") or ()]
+    causes += _claims(spec.get("resourceClaims") or [], f"{field}.resourceClaims")
     grace = spec.get("terminationGracePeriodSeconds") or 0
     containers = spec.get("containers") or []
     if not containers:
@@ -156,6 +157,30 @@ def validate_pod_spec(spec: Any, field: str, *, is_template: bool = False) -> li
         text = "ephemeral containers not allowed in pod template" if is_template else "cannot be set on create"
         causes.append(forbidden_value(f"{field}.ephemeralContainers", text))
     return causes
+
+
+_CLAIM_SOURCES: Final = ("resourceClaimName", "resourceClaimTemplateName")
+
+
+def _claims(claims: list[Object], where: str) -> Iterator[Cause]:
+    names: list[str] = []
+    for index, claim in enumerate(claims):
+        here, name = f"{where}[{index}]", claim.get("name") or ""
+        if name in names:
+            yield duplicate(f"{here}.name", name)
+        else:
+            yield from RuleTable(("name", Needs(), dns_label))(claim, here)
+        names.append(name)
+        sources = [source for source in _CLAIM_SOURCES if claim.get(source) is not None]
+        shown = {"Name": name, **{source[0].upper() + source[1:]: claim.get(source) for source in _CLAIM_SOURCES}}
+        if len(sources) > 1:
+            text = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+            yield invalid_value(here, shown, text)
+        elif not sources:
+            text = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            yield invalid_value(here, shown, text)
+        for source in sources:
+            yield from dns_subdomain(claim[source], f"{here}.{source}")
 
 
 _INIT_RESTARTS: Final = ("Always", "Never", "OnFailure")

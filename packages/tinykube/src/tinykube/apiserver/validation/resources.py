@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from tinykube.apiserver.failure import (
     Cause,
+    duplicate,
     forbidden_value,
     invalid_value,
     not_found_value,
     not_supported,
     required,
 )
-from tinykube.apiserver.validation.names import qualified, qualified_name
+from tinykube.apiserver.validation.names import dns_label, qualified, qualified_name
 from tinykube.apiserver.validation.tables import Object, amount
 
 _OF_CONTAINERS: Final = ("cpu", "memory", "ephemeral-storage")
@@ -74,6 +75,15 @@ def validate_resources(resources: Object, where: str, claims: Iterable[str]) -> 
             yield not_found_value(
                 f"{where}.claims[{index}]", claim.get("name"), text if known else f"{text} which is empty"
             )
+            continue
+        name, request = claim["name"], claim.get("request") or ""
+        if request:
+            yield from dns_label(request, f"{where}.claims[{index}].request")
+        earlier = [one.get("request") or "" for one in resources["claims"][:index] if one.get("name") == name]
+        if "" in earlier or (earlier and not request):
+            yield duplicate(f"{where}.claims[{index}]", name)  # all of its requests, or some, are there before
+        elif request in earlier:
+            yield duplicate(f"{where}.claims[{index}]", f"{name}/{request}")
 
 
 def _whole_pages(name: str, value: Any, where: str) -> Iterator[Cause]:
