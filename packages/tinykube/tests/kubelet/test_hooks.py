@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.support.until import until
 from tinykube.kubelet.grpchealth import grpc_problem, request_bytes
 
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
@@ -83,8 +84,12 @@ async def test_an_end_waits_for_the_pause_before_it(api: Any, make_node: Any, cl
     await api.until(lambda: "Killing" in api.reasons(), "the event")
     clock.jump(19)
     assert api.container()["state"].get("running")
-    clock.jump(2)
-    await api.until(lambda: api.pod() is None, "its end")
+
+    def later() -> bool:
+        clock.jump(1)
+        return api.pod() is None
+
+    await until(later, what="its end")
 
 
 # -- gRPC ------------------------------------------------------------------------------------------------------------
@@ -148,4 +153,4 @@ async def test_a_pod_is_ready_as_long_as_it_is_serving(
     await api.until(clock.timers, "the next probe")
     clock.jump(6)
     await api.until(lambda: api.container().get("ready") is False, "not ready")
-    assert "Unhealthy" in api.reasons()
+    await api.until(lambda: "Unhealthy" in api.reasons(), "the event")

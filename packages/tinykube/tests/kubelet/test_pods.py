@@ -163,7 +163,9 @@ async def test_a_container_whose_program_is_not_here_says_which_image_lacks_it_a
     assert ended["reason"] == "StartError"
     for text in (f'image "{image}" is only a name here', 'no "vllm" for it', cure):
         assert text in ended["message"]
-    [event] = [e for e in api.registry.list("events", "default") if e["reason"] == "Failed"]
+    [event] = await api.until(
+        lambda: [e for e in api.registry.list("events", "default") if e["reason"] == "Failed"], "the event"
+    )
     assert event["type"] == "Warning" and event["message"].endswith(cure)
 
     program = tmp_path / "venv" / "bin" / "vllm"
@@ -358,7 +360,7 @@ async def test_liveness_restarts_and_readiness_follows(api: Any, make_node: Any,
     assert api.container()["restartCount"] == 0
     clock.jump(30)
     await api.until(lambda: api.container()["restartCount"] == 1)
-    assert "Unhealthy" in api.reasons()
+    await api.until(lambda: "Unhealthy" in api.reasons(), "the event")
 
 
 async def test_a_killed_kubelet_finds_its_containers_again(api: Any, make_node: Any) -> None:
