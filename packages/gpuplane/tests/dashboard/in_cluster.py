@@ -22,6 +22,7 @@ from kubekit.api.core import Namespace
 from kubekit.api.kinds import built_in
 from packages.gpuplane.tests.cli.status_clusters import installed, report
 from packages.gpuplane.tests.dashboard.scene import Answer, held, node
+from tests.support.aggregated_roles import write_aggregated_roles
 from tests.support.extender_world import World, gpu_pod
 from tests.support.until import until
 from tinykube.apiserver import User
@@ -144,6 +145,7 @@ async def install_rights(world: World) -> None:
     for manifest in (*manifests(), *manifests(DASHBOARD)):
         if manifest["kind"] in RIGHTS:
             await world.client.apply(manifest, "test", resource=resource_of(manifest))
+    await write_aggregated_roles(world.client)
     account = service_account_user(names.OPERATOR_NAMESPACE, names.DASHBOARD_NAME)
     world.server.extensions.identity.add("dashboard-account", account)
 

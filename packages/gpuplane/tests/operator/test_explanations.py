@@ -38,6 +38,7 @@ from gpuplane.operator.installation import installation, manifests, resource_of
 from kubekit.api.core import Namespace
 from kubekit.api.kinds import built_in
 from kubekit.kube import ApiError, Client, Forbidden, NotFound, SystemClock
+from tests.support.aggregated_roles import write_aggregated_roles
 from tests.support.extender_world import World, gpu_pod, world
 from tests.support.until import until
 from tinykube.apiserver import User
@@ -96,6 +97,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
         for manifest in manifests():
             if manifest["kind"] in RIGHTS:
                 await made.client.apply(manifest, "test", resource=resource_of(manifest))
+        await write_aggregated_roles(made.client)
         identity = made.server.extensions.identity
         identity.add("operator", service_account_user(names.OPERATOR_NAMESPACE, "gpu-operator"))
         identity.add("vera", User("vera", ("system:authenticated",)))
