@@ -16,6 +16,7 @@
 #include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -80,10 +81,25 @@ int receive_listener(int socket)
     return listener;
 }
 
-/* Whether the socket of a process takes IPv6 only: the pod's address, which is of IPv4, is none for it. */
-static int takes_ipv6_only(pid_t pid, int number)
+/* The process of a thread: the kernel names the thread that calls, and opens processes only. */
+static pid_t process_of(pid_t thread)
 {
-    int value = 1, process = (int)syscall(SYS_pidfd_open, pid, 0);
+    char path[64], line[128];
+    int process = thread;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)thread);
+    FILE *status = fopen(path, "re");
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "Tgid: %d", &process) == 1)
+            break;
+    if (status)
+        fclose(status);
+    return (pid_t)process;
+}
+
+/* Whether the socket of a thread takes IPv6 only: the pod's address, which is of IPv4, is none for it. */
+static int takes_ipv6_only(pid_t thread, int number)
+{
+    int value = 1, process = (int)syscall(SYS_pidfd_open, process_of(thread), 0);
     socklen_t length = sizeof value;
     int copy = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, number, 0);
     if (copy >= 0) {

@@ -232,9 +232,11 @@ async def test_a_directory_puts_files_where_its_image_has_them(
 
 
 LISTEN = """
-import socket, sys, time
+import concurrent.futures, socket, sys, time
 four = socket.create_server(("", int(sys.argv[1])))
-six = socket.create_server(("::", int(sys.argv[2])), family=socket.AF_INET6, dualstack_ipv6=True)
+with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    address = ("::", int(sys.argv[2]))
+    six = thread.submit(socket.create_server, address, family=socket.AF_INET6, dualstack_ipv6=True).result()
 chosen = socket.create_server(("", 0))
 named = socket.create_server(("127.0.0.1", 0))
 print(*(each.getsockname()[0] for each in (four, six, chosen, named)), flush=True)
