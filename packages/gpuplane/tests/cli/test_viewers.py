@@ -13,6 +13,7 @@ from gpuplane.operator.installation import manifests
 from kubekit.api.core import Event, Namespace
 from kubekit.api.kinds import built_in
 from packages.gpuplane.tests.cli.status_clusters import gpuplane, installed, report
+from tests.support.aggregated_roles import write_aggregated_roles
 from tests.support.extender_world import World, gpu_pod
 from tests.support.until import until
 from tinykube.apiserver import User
@@ -117,6 +118,7 @@ async def test_who_may_view_the_cluster_sees_status_and_explain(cluster: World, 
         assert (code, out, "forbidden" in err) == (3, "", True), words
     [role] = [one for one in manifests() if one["metadata"]["name"] == "gpuplane:view"]
     await cluster.client.apply(role, "test", resource=built_in(role["apiVersion"], role["kind"]))
+    await write_aggregated_roles(cluster.client)
 
     async def allowed() -> bool:
         return (await gpuplane(tmp_path, "status"))[0] == 0
