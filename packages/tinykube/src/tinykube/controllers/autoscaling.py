@@ -86,7 +86,7 @@ class AutoscalingController:
         namespace = meta.get("namespace") or ""
         for name in self._targets.get((namespace, info.kind, meta["name"]), ()):
             self.worker.add((namespace, name))
-        if info.qualified != self._autoscalers.qualified:
+        if info.plural != self._autoscalers.plural or info.group != self._autoscalers.group:
             return
         for version, current in ((old, False), (obj, event != "DELETED")):
             if version is not None:
