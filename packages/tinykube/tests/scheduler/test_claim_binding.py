@@ -117,19 +117,23 @@ async def test_devices_that_another_pod_uses_stay(board: ClaimBoard) -> None:
 
 
 class RefusesBindings:
-    """Admission that refuses the first Binding."""
+    """Admission that refuses the first Binding, and with `leaving` that a claim loses its users."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, leaving: bool = False) -> None:
         self.refused = 0
+        self._leaving = leaving
 
     def wanted(self, info: Any, operation: str, subresource: str) -> bool:
-        return subresource == "binding"
+        return subresource == "binding" or (self._leaving and info.plural == "resourceclaims")
 
     async def mutate(self, request: Any) -> Any:
         return request.obj
 
     async def validate(self, request: Any) -> None:
-        if not self.refused:
+        if request.subresource != "binding":
+            if (request.old or {}).get("status") and not request.obj["status"].get("reservedFor"):
+                raise ApiFailure(403, "Forbidden", "users stay")
+        elif not self.refused:
             self.refused += 1
             raise ApiFailure(403, "Forbidden", "not yet")
 
@@ -150,6 +154,14 @@ async def test_a_refused_binding_takes_the_pod_out_of_the_users(board: ClaimBoar
         [],
         ["p"],
     ]
+
+
+async def test_a_pod_is_tried_again_where_its_claim_cannot_be_left(board: ClaimBoard) -> None:
+    board.registry.hooks.admission = refuses = RefusesBindings(leaving=True)
+    await board.claim("mine")
+    await board.pod("p", "mine")
+    board.start()
+    assert await board.bound("p") in ("a", "b") and refuses.refused == 1
 
 
 async def test_no_device_is_given_to_two_pods(board: ClaimBoard) -> None:

@@ -11,6 +11,7 @@ devices and a waiting pod as their user: the next one finds both, and the pod fo
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
 
 _CLAIMS: Final = ("resource.k8s.io", "resourceclaims")
+_log = logging.getLogger("tinykube.scheduler")
 
 
 class ReservedClaims(msgspec.Struct):
@@ -114,8 +116,8 @@ class ClaimBinder:
         try:
             await self._patch(claim, patch)
         except ApiFailure as error:
-            if error.status not in (404, 409):
-                raise
+            if error.status not in (404, 409):  # the pod is tried again all the same
+                _log.warning("claim %s is not written: %s", claim.key, error)
 
 
 def _new_share() -> str:
