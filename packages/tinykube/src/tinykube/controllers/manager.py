@@ -27,6 +27,7 @@ from tinykube.controllers.replicaset import REPLICATION_CONTROLLERS, ReplicaSetC
 from tinykube.controllers.resourceclaims import ResourceClaimController
 from tinykube.controllers.statefulset import StatefulSetController
 from tinykube.controllers.tainteviction import TaintEvictionController
+from tinykube.controllers.volumes import VolumeController
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -45,6 +46,7 @@ _COMPONENTS: Final = (
     "garbage-collector-controller",
     "resource_claim",
     "device-taint-eviction-controller",
+    "persistentvolume-controller",
 )
 
 
@@ -82,6 +84,7 @@ class Controllers:
             QuotaController(registry, everything),
             ResourceClaimController(registry, recorders["resource_claim"]),
             DeviceTaintEvictionController(registry, recorders["device-taint-eviction-controller"]),
+            VolumeController(registry, recorders["persistentvolume-controller"]),
         )
         everything.start()
         garbage.start()

@@ -254,6 +254,11 @@ class ProjectedVolume(Struct):
     default_mode: int = 0o644
 
 
+class VolumeByClaim(Struct):
+    claim_name: str
+    read_only: bool = False
+
+
 class KubeletVolume(Struct):
     """Exactly one source is set; a kind of volume that is not here leaves none set, and the pod says so in an event."""
 
@@ -264,6 +269,7 @@ class KubeletVolume(Struct):
     secret: SecretVolume | None = None
     projected: ProjectedVolume | None = None
     downward_api: DownwardVolume | None = field(name="downwardAPI", default=None)
+    persistent_volume_claim: VolumeByClaim | None = None
 
 
 class PodResourceClaim(Struct):

@@ -17,6 +17,7 @@ from kubekit.errors import KubekitError, Retryable
 from kubekit.kube import ApiError
 from kubekit.protocol import nri_pb2 as pb
 from tinykube.images import ImageConfig, ImageMissing
+from tinykube.kubelet.claimedvolumes import ClaimedVolumes
 from tinykube.kubelet.containers import BindMount, ContainerSpec, Isolation
 from tinykube.kubelet.containers.capabilities import capability_mask
 from tinykube.kubelet.devices import ContainerDevices
@@ -69,6 +70,7 @@ class Preparation:
         self.stale = asyncio.Event()  # a mounted object changed
         self.claims_ready = False  # the pod's claims are prepared, by this kubelet or an earlier one
         self._tokens: dict[TokenSource, tuple[str, float]] = {}
+        self._claimed = ClaimedVolumes(machine, pod)
 
     @property
     def refresh_at(self) -> float | None:
@@ -278,6 +280,9 @@ class Preparation:
         for volume in pod.spec.volumes:
             if volume.host_path is not None:
                 places[volume.name] = host_path(root, volume.host_path, volume.name)
+                continue
+            if volume.persistent_volume_claim is not None:
+                places[volume.name] = await self._claimed.place(volume.name, volume.persistent_volume_claim)
                 continue
             files = volume_files(pod, volume, sources, tokens)
             if files is not None:

@@ -233,7 +233,15 @@ def container_mounts(
 
     Raises VolumeUnready for an unknown volume, ConfigInvalid for a path that leads out of its volume.
     """
-    fixed = {v.name for v in volumes if v.config_map or v.secret or v.projected or v.downward_api}
+    fixed = {
+        v.name
+        for v in volumes
+        if v.config_map
+        or v.secret
+        or v.projected
+        or v.downward_api
+        or (v.persistent_volume_claim is not None and v.persistent_volume_claim.read_only)
+    }
     mounts = []
     for mount in container.volume_mounts:
         place = places.get(mount.name)

@@ -20,8 +20,9 @@ from kubekit.scheduling import decide, preemption, scores
 from kubekit.scheduling.cache import ClusterNode, SchedulerCache
 from kubekit.scheduling.filters import Failure
 from kubekit.scheduling.podinfo import DEFAULT_SCHEDULER, PodInfo
-from kubekit.scheduling.queue import ERROR, EXTENDER, Queue, QueueEntry
+from kubekit.scheduling.queue import ERROR, EXTENDER, ClusterEvent, Queue, QueueEntry
 from kubekit.scheduling.selectors import compile_selector
+from kubekit.scheduling.volumes.store import VolumePlan
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.services import endpoint
 from tinykube.apiserver.subresources import bind
@@ -35,6 +36,7 @@ from tinykube.scheduler.extender_service import is_behind
 from tinykube.scheduler.secret_mounts import SecretMounts
 from tinykube.scheduler.storage import StorageTracker
 from tinykube.scheduler.tracker import Tracker
+from tinykube.scheduler.volume_binding import PodVolumeBinder, ReservedVolumes
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -75,6 +77,7 @@ class Scheduler:
         self.tracker = Tracker(registry, self.cache, self.queue, self._config.names, self._wake.set)
         self._storage = StorageTracker(registry, self.cache.volumes, self.queue, self._wake.set)
         self._devices = DeviceTracker(registry, self.cache.devices, self.queue, self._wake.set)
+        self._volumes = PodVolumeBinder(registry, self.cache)
         self._claims = ClaimBinder(registry, self.cache, self._devices.changed)
         self._recorder = Recorder(registry, DEFAULT_SCHEDULER)
         self._bindings: set[asyncio.Task[None]] = set()
@@ -86,6 +89,7 @@ class Scheduler:
         self._storage.start()
         self._devices.start()
         self.tracker.start()
+        self._volumes.start()
         recording = asyncio.create_task(self._recorder.run(), name="scheduler events")
         try:
             await self._work()
@@ -129,13 +133,13 @@ class Scheduler:
         extenders = [e for e in self._extenders if e.wants(pod, raw) and self._may_ask(e, pod, raw)]
         try:
             choice = await self._choose(pod, raw, extenders)
-            claims = self._claims.reserve(pod, choice.node) if choice.node else ReservedClaims(pod)
+            claims, volumes = self._reserve(pod, choice.node)
         except Exception as error:
             # A pod that makes the scheduler fail must not stop the others.
             known = isinstance(error, KubekitError)
             _log.warning("%s: %s", pod.key, error, exc_info=None if known else error)
             choice = SchedulingResult(message=str(error), plugins=frozenset({ERROR}))
-            claims = ReservedClaims(pod)
+            claims, volumes = self._reserve(pod, "")
         if not choice.node:
             self.queue.failed(entry, choice.plugins, asyncio.get_running_loop().time())
             if choice.found is not None and choice.found.elsewhere:
@@ -144,10 +148,22 @@ class Scheduler:
             return
         placed = msgspec.structs.replace(pod, node_name=choice.node)
         self.tracker.assume(placed)
-        await self._slots.acquire()
-        task = asyncio.create_task(self._bind(entry, placed, raw, extenders, claims))
+        if not volumes:  # else it may wait for long, and takes no slot
+            await self._slots.acquire()
+        task = asyncio.create_task(self._bind(entry, placed, raw, extenders, claims, volumes))
         self._bindings.add(task)
-        task.add_done_callback(self._bound)
+        task.add_done_callback(self._bindings.discard if volumes else self._bound)
+
+    def _reserve(self, pod: PodInfo, node: str) -> tuple[ReservedClaims, ReservedVolumes]:
+        """Reserve devices and volumes on a node, or nothing where there is none. Raises KubekitError."""
+        if not node:
+            return ReservedClaims(pod), ReservedVolumes(pod, VolumePlan(node))
+        volumes = self._volumes.reserve(pod, node)
+        try:
+            return self._claims.reserve(pod, node), volumes
+        except Exception:
+            self._volumes.release(volumes)
+            raise
 
     def _bound(self, task: asyncio.Task[None]) -> None:
         self._bindings.discard(task)
@@ -228,10 +244,14 @@ class Scheduler:
         raw: Mapping[str, Any],
         extenders: Sequence[ExtenderClient],
         claims: ReservedClaims,
+        volumes: ReservedVolumes,
     ) -> None:
         binder = next((e for e in extenders if e.config.bind_verb), None)
         written = False
         try:
+            if volumes:
+                await self._volumes.write(volumes)
+                await self._volumes.wait(volumes)
             await self._claims.write(claims)
             written = True
             if binder is not None:
@@ -243,6 +263,8 @@ class Scheduler:
             if not isinstance(error, KubekitError):
                 _log.exception("binding %s to %s", pod.key, pod.node_name)
             self.tracker.forget(pod)
+            if self._volumes.release(volumes):
+                self.queue.notify(ClusterEvent.VOLUME_CHANGED, "", asyncio.get_running_loop().time())
             await self._claims.release(claims)
             if self._registry.get(self._pods, pod.namespace, pod.name) is None:
                 self.queue.drop(pod.key)

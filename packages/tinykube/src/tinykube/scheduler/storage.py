@@ -1,8 +1,4 @@
-"""Feeds claims, volumes and what drivers say of nodes into the scheduler's cache, and wakes pods that wait for them.
-
-No controller of this cluster binds claims and no driver makes volumes. A claim that waits for its first pod restricts
-the pod's node, and stays unbound.
-"""
+"""Feeds claims, volumes and what drivers say of nodes into the scheduler's cache, and wakes pods that wait for them."""
 
 from __future__ import annotations
 

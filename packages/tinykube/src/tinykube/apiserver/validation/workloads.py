@@ -181,7 +181,7 @@ def validate_stateful_set(obj: Object, old: Object | None) -> list[Cause]:
     causes += _STATEFUL(spec, "spec")
     causes += _NUMBERS(spec, "spec")
     causes += _selector(spec, "statefulset")
-    causes += validate_template(spec.get("template") or {}, "spec.template")
+    causes += validate_template(_with_claims(spec), "spec.template")
     causes += _always(spec, "StatefulSet")
     if old is not None:
         before = old["spec"]
@@ -191,6 +191,18 @@ def validate_stateful_set(obj: Object, old: Object | None) -> list[Cause]:
             text += "are forbidden"
             causes.append(forbidden_value("spec", text))
     return causes
+
+
+def _with_claims(spec: Object) -> Object:
+    """Return the template of a StatefulSet with a volume for each of its claims, as its pods have them."""
+    template: Object = spec.get("template") or {}
+    pod = template.get("spec")
+    named = [(claim.get("metadata") or {}).get("name") for claim in spec.get("volumeClaimTemplates") or ()]
+    claims = [name for name in named if name]
+    if not isinstance(pod, dict) or not claims:
+        return template
+    own = [volume for volume in pod.get("volumes") or () if volume.get("name") not in claims]
+    return {**template, "spec": {**pod, "volumes": [*own, *({"name": name, "emptyDir": {}} for name in claims)]}}
 
 
 def validate_replication_controller(obj: Object, old: Object | None) -> list[Cause]:
