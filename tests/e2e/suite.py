@@ -29,6 +29,8 @@ AREAS: Final = (
     "node",
     "scheduling",
 )
+# All areas: those of the network and of storage are measured where they are asked for, and are not in the list.
+ALL_AREAS: Final = (*AREAS, "network", "storage")
 TOGETHER: Final = "Conformance && !Serial && !Disruptive"
 ANY: Final = "Conformance"
 ALONE: Final = "Conformance && (Serial || Disruptive)"

@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.e2e.suite import ALONE, Choice, arguments, exactly
+import pytest
+
+from tests.e2e.__main__ import main
+from tests.e2e.suite import ALL_AREAS, ALONE, Choice, arguments, exactly
 
 ENVIRONMENT = "[sig-node] ConfigMap should be consumable via the environment [NodeConformance] [Conformance]"
 WEBHOOK = "[sig-api-machinery] AdmissionWebhook [Privileged:ClusterAdmin] should mutate configmap [Conformance]"
+SERVICE = "[sig-network] Services should provide secure master service [Conformance]"
+VOLUME = "[sig-storage] EmptyDir volumes pod should support shared volumes between containers [Conformance]"
 
 
 def matches(choice: Choice, name: str) -> bool:
@@ -26,6 +31,17 @@ def words_for(choice: Choice) -> list[str]:
 def test_areas_choose() -> None:
     assert matches(Choice(areas=("node",)), ENVIRONMENT)
     assert not matches(Choice(areas=("api-machinery",)), ENVIRONMENT)
+
+
+def test_network_and_storage_are_run_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (SERVICE, VOLUME):
+        assert not matches(Choice(), name)
+        assert matches(Choice(areas=ALL_AREAS), name)
+    for words, code in ((["--area", "network", "--area", "storage"], 0), (["--area", "windows"], 2)):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--help"])
+        assert ended.value.code == code
+    assert "'windows'" in capsys.readouterr().err
 
 
 def test_patterns_choose_within_the_areas() -> None:
