@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 
@@ -165,6 +167,8 @@ async def test_a_rolling_update_never_takes_more_than_max_unavailable(cluster, u
     assert status(cluster)["observedGeneration"] == 2
     revisions = cluster.registry.list("controllerrevisions", "default")
     assert sorted(r["revision"] for r in revisions) == [1, 2]
+    for revision in revisions:  # clients of Go compare bytes
+        assert json.dumps(revision["data"]) == json.dumps(revision["data"], sort_keys=True)
 
 
 async def test_a_surge_starts_the_new_pod_before_the_old_one_goes(cluster):

@@ -44,10 +44,15 @@ class TemplateRevision(msgspec.Struct, frozen=True):
                 "annotations": dict(self.annotations),
                 "ownerReferences": [owner_reference(self.owner, "apps/v1", self.kind)],
             },
-            # As the real controller stores it: a patch that brings the template back.
-            "data": {"spec": {"template": {**copied(template), "$patch": "replace"}}},
+            # As the real controller stores it: a patch that brings the template back. Clients of Go find the current
+            # revision by its bytes, whose keys are in order.
+            "data": _in_order({"spec": {"template": {**template, "$patch": "replace"}}}),
             "revision": number,
         }
+
+
+def _in_order(tree: Object) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(tree, order="sorted"))
 
 
 def template_of(revision: Object) -> dict[str, Any]:
