@@ -43,9 +43,15 @@ class _Suite(msgspec.Struct, rename="pascal"):
 
 
 def read(report: Path) -> list[Spec]:
-    """Return the specs that were run, by name. A spec that the end of the time cut off has not passed."""
+    """Return the specs that were run, by name. A spec that the end of the time cut off has not passed.
+
+    Raises ValueError for a report without a suite: a busy machine may have had no time left to write it.
+    """
     found = []
-    for suite in msgspec.json.decode(report.read_bytes(), type=list[_Suite]):
+    suites = msgspec.json.decode(report.read_bytes(), type=list[_Suite])
+    if not suites:
+        raise ValueError(f"{report} has no suite: it was cut off before it was written")
+    for suite in suites:
         for one in suite.spec_reports or ():
             if one.leaf_node_type == "It" and one.state not in NOT_RUN:
                 name = " ".join((*(one.container_hierarchy_texts or ()), one.leaf_node_text))

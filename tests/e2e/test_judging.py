@@ -85,3 +85,10 @@ def test_a_report_has_the_specs_that_were_run(tmp_path: Path) -> None:
         Spec("[sig-node] Pods should end", False, 2.5),
         Spec("[sig-node] Pods should fail", False, 2.5, "Test Panicked"),
     ]
+
+
+def test_a_report_that_was_cut_off_is_not_read_as_one_without_failures(tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    place.write_text("[]\n")
+    with pytest.raises(ValueError, match="has no suite"):
+        reports.read(place)
