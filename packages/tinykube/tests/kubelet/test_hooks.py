@@ -154,3 +154,39 @@ async def test_a_pod_is_ready_as_long_as_it_is_serving(
     clock.jump(6)
     await api.until(lambda: api.container().get("ready") is False, "not ready")
     await api.until(lambda: "Unhealthy" in api.reasons(), "the event")
+
+
+async def test_an_end_asks_a_sidecar_that_still_runs(api: Any, make_node: Any) -> None:
+    """The hook before the end of the main container needs the sidecar."""
+    await make_node()
+    shared = {"volumeMounts": [{"name": "w", "mountPath": "/w"}]}
+    wait_for = "until test -e /w/{}; do sleep 0.05; done"
+    side = f"{wait_for.format('asked')}; touch /w/answered; {wait_for.format('nothing')}"
+    side = f"trap 'touch /w/side-ended; exit 0' TERM; {side}"
+    asks = f"touch /w/asked; {wait_for.format('answered')}; test ! -e /w/side-ended && touch /w/good"
+    main = "trap 'test -e /w/good && exit 0; exit 1' TERM; while :; do sleep 0.05; done"
+    await api.create_pod(
+        terminationGracePeriodSeconds=600,
+        initContainers=[
+            container(command=["sh", "-c", side], restartPolicy="Always", **shared) | {"name": "side"},
+        ],
+        containers=[
+            container(
+                command=["sh", "-c", main], lifecycle={"preStop": {"exec": {"command": ["sh", "-c", asks]}}}, **shared
+            )
+        ],
+        volumes=[{"name": "w", "emptyDir": {}}],
+    )
+    await api.phase("Running")
+    ends: list[int] = []
+    api.registry.subscribe(
+        "pods",
+        lambda *_: ends.extend(
+            s["state"]["terminated"]["exitCode"]
+            for s in api.status().get("containerStatuses") or ()
+            if "terminated" in s["state"]
+        ),
+    )
+    await api.registry.delete("pods", "default", "one")
+    await api.until(lambda: api.pod() is None, "its end")
+    assert set(ends) == {0}

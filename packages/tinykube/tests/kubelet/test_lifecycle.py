@@ -132,3 +132,15 @@ def test_a_plan_never_contradicts_itself(
     assert not (plan.finished and running)
     if deleted:
         assert not plan.start
+
+
+def test_sidecars_end_after_the_main_containers_the_last_one_first() -> None:
+    deleted = pod(deletionTimestamp="now", init=("s+", "t+"))
+    names = lambda seen: [stop.name for stop in decide(deleted, seen, NOW).stop]  # noqa: E731
+    assert names({"s+": up(), "t+": up(), "a": up()}) == ["a"]
+    assert names({"s+": up(), "t+": up(), "a": up(stopping=True)}) == []
+    assert names({"s+": up(), "t+": up(), "a": ended(143)}) == ["t+"]
+    assert names({"s+": up(), "t+": up(stopping=True), "a": ended(143)}) == []
+    assert names({"s+": up(), "t+": ended(143), "a": ended(143)}) == ["s+"]
+    done = pod("Never", init=("s+", "t+"))
+    assert [stop.name for stop in decide(done, {"s+": up(), "t+": up(), "a": ended(0)}, NOW).stop] == ["t+"]

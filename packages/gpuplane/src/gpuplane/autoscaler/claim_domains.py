@@ -61,11 +61,11 @@ class ClaimDomains:
     def takes(self, claim: NodeClaimDraft, option: NodeOption, ask: PodAsk, check: DomainCheck) -> bool:
         """Return whether the pods that are placed already admit this one on the claim."""
         node = self.cache.nodes.get(claim.name) if self.cache is not None else None
-        if node is not None and ask.info.ports and filters.check_ports(ask.info, node.ports) is not None:
+        if node is not None and ask.info.ports and filters.check_ports(ask.info.ports, node.ports) is not None:
             return False
         if node is None and ask.info.ports:
             taken = {port: 1 for daemon in option.daemons for port in daemon.ports}
-            if filters.check_ports(ask.info, taken) is not None:
+            if filters.check_ports(ask.info.ports, taken) is not None:
                 return False
         return check.admits({**option.facts.labels, HOSTNAME: claim.name})
 

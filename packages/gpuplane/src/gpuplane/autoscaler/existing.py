@@ -164,7 +164,7 @@ class NodeFilling:
         if isinstance(after, str) or check is None or cache is None:
             return after
         there = cache.nodes[node.name]
-        if ask.info.ports and filters.check_ports(ask.info, there.ports) is not None:
+        if ask.info.ports and filters.check_ports(ask.info.ports, there.ports) is not None:
             return "host ports"
         labels = there.facts.labels if there.facts is not None else node.facts.labels
         return after if check.admits(labels) else _OTHERS

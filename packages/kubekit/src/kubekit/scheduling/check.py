@@ -47,7 +47,7 @@ class FilterCheck:
         requested, count, ports = node.requested, len(node.pods), node.ports
         if node.nominated:
             requested, count, ports = self._with_nominated(node)
-        failure = filters.check_ports(pod, ports) if pod.ports else None
+        failure = filters.check_ports(pod.ports, ports) if pod.ports else None
         if failure is None:
             failure = filters.check_resources(pod, facts.allocatable, requested, count, self._ignored)
         if failure is None and self.volumes is not None:

@@ -6,6 +6,7 @@ Each filter is a function of plain data. The first one that fails answers; only 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -16,7 +17,8 @@ from kubekit.scheduling.selectors import NodeTerm
 
 UNSCHEDULABLE_TAINT: Final = NodeTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
-_ANY_IP: Final = "0.0.0.0"
+ANY_ADDRESS: Final = "0.0.0.0"
+HostPort = tuple[str, str, int]  # address, protocol, number
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -71,15 +73,14 @@ def check_affinity(pod: PodInfo, facts: NodeFacts) -> Failure | None:
     return Failure("NodeAffinity", ("node(s) didn't match Pod's node affinity/selector",))
 
 
-def check_ports(pod: PodInfo, used: Mapping[tuple[str, str, int], int]) -> Failure | None:
+def check_ports(wanted: Iterable[HostPort], used: Iterable[HostPort]) -> Failure | None:
     """`used`: host ports taken on the node; an address of 0.0.0.0 on either side conflicts with every address."""
-    for ip, protocol, port in pod.ports:
-        for used_ip, used_protocol, used_port in used:
-            same = used_protocol == protocol and used_port == port
-            if same and (ip == used_ip or _ANY_IP in (ip, used_ip)):
-                return Failure(
-                    "NodePorts", ("node(s) didn't have free ports for the requested pod ports",), resolvable=True
-                )
+    for (ip, protocol, port), (used_ip, used_protocol, used_port) in itertools.product(wanted, used):
+        same = used_protocol == protocol and used_port == port
+        if same and (ip == used_ip or ANY_ADDRESS in (ip, used_ip)):
+            return Failure(
+                "NodePorts", ("node(s) didn't have free ports for the requested pod ports",), resolvable=True
+            )
     return None
 
 

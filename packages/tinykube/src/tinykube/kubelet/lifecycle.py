@@ -1,8 +1,9 @@
 """Decides a kubelet's next actions for one pod: a pure function of the pod, the state of its containers, and the time.
 
-The rules are those of Kubernetes: init containers one after the other, sidecars (init containers that restart)
-before what follows them, ephemeral containers once and next to all others, restart policies with a back-off of 0, 10,
-20, 40 ... 300 s that a run of ten minutes resets, no restart once a pod is being deleted.
+The rules are those of Kubernetes: init containers one after the other, sidecars (init containers that restart) before
+what follows them and, at the end of the pod, after it, ephemeral containers once and next to all others, restart
+policies with a back-off of 0, 10, 20, 40 ... 300 s that a run of ten minutes resets, no restart once a pod is being
+deleted.
 
 Invariant: calling it again on an unchanged world gives the same plan, and a world that a plan was applied to gives
 an empty one.
@@ -21,6 +22,7 @@ from tinykube.kubelet.pod import KubeletPod, SpecContainer
 FIRST_DELAY_SECONDS: Final = 10.0
 LONGEST_DELAY_SECONDS: Final = 300.0
 RESETS_AFTER_SECONDS: Final = 600.0
+WORK_DONE: Final = "the pod's work is done"
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -130,19 +132,17 @@ class _Decision:
         everyone = (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
         ending = evicted or self.pod.metadata.deletion_timestamp is not None
         if ending:
-            self.stop = [Stop(c.name, "pod") for c in everyone if self.of(c).running and not self.of(c).stopping]
-            alive = any(self.of(c).running for c in everyone)
-            initialized = self._initialized()
-            return self._result(initialized, None if alive else self._final(evicted))
+            alive = self._end("pod")
+            return self._result(self._initialized(), None if alive else self._final(evicted))
         for container in everyone:
             state = self.of(container)
             if state.running and state.unhealthy and not state.stopping:
                 self.stop.append(Stop(container.name, state.unhealthy))
         if self._over():
-            return self._result(True, None if self._helpers_end() else self._final(False))
+            return self._result(True, None if self._end(WORK_DONE) else self._final(False))
         progress = self._init()
         if progress is None:
-            return self._result(False, None if self._helpers_end() else Phase.FAILED)
+            return self._result(False, None if self._end(WORK_DONE) else Phase.FAILED)
         for container in spec.ephemeral_containers:
             if not self.of(container).running and self.of(container).ended is None:
                 self._again(container)
@@ -151,12 +151,21 @@ class _Decision:
                 self._main(container)
         return self._result(progress, None)
 
-    def _helpers_end(self) -> bool:
-        """Stop what runs next to the work of the pod; return whether any of it still does."""
+    def _end(self, why: str) -> bool:
+        """Stop what runs of the pod; return whether anything of it still does.
+
+        Sidecars come after the main containers, the last one first.
+        """
         spec = self.pod.spec
-        helpers = [c for c in (*spec.init_containers, *spec.ephemeral_containers) if self.of(c).running]
-        self.stop += [Stop(c.name, "the pod's work is done") for c in helpers if not self.of(c).stopping]
-        return bool(helpers)
+        sidecars = [c for c in reversed(spec.init_containers) if c.sidecar and self.of(c).running]
+        first = [c for c in spec.init_containers if not c.sidecar]
+        turn = [c for c in (*first, *spec.containers, *spec.ephemeral_containers) if self.of(c).running]
+        alive = bool(turn or sidecars)
+        if not any(self.of(c).running for c in spec.containers):
+            turn += sidecars[:1]
+        planned = {stop.name for stop in self.stop}
+        self.stop += [Stop(c.name, why) for c in turn if not self.of(c).stopping and c.name not in planned]
+        return alive
 
     def _result(self, initialized: bool, finished: Phase | None) -> PodPlan:
         return PodPlan(

@@ -16,6 +16,7 @@ from tinykube.images import Images
 from tinykube.kubelet.clock import KubeletClock
 from tinykube.kubelet.containers import ContainerRecord, Launcher
 from tinykube.kubelet.events import Events
+from tinykube.kubelet.hostports import HostPorts
 from tinykube.kubelet.objects import Objects
 from tinykube.kubelet.pod import KubeletPod, SpecContainer
 from tinykube.kubelet.servicenames import ServiceNames
@@ -68,6 +69,7 @@ class KubeletMachine:
         self.events = events
         self.clock = clock
         self.host_ip = host_ip
+        self.host_ports = HostPorts()
         self.allocatable: dict[str, str] = {}
         self._ips: dict[str, str] = {}
         self._pulled: set[str] = set()
@@ -128,14 +130,19 @@ class KubeletMachine:
     # -- pods ------------------------------------------------------------------------------------------------------
 
     async def admit(self, pod: KubeletPod, begins: Callable[[], None]) -> None:
-        """Gives a pod its devices, one pod at a time; calls `begins` when its turn comes. Raises Rejected."""
+        """Gives a pod its host ports and devices, one pod at a time; calls `begins` when its turn comes.
+
+        Raises PodRejected.
+        """
         async with self._admission:
             begins()
+            self.host_ports.take(pod)
             await self.devices.allocate(pod)
 
     def forget(self, pod: KubeletPod) -> None:
         self.services.forget(pod.metadata.uid)
         self._ips.pop(pod.metadata.uid, None)
+        self.host_ports.release(pod.metadata.uid)
         self.devices.release(pod.metadata.uid)
         self.runtime.removed(pod.metadata.uid)
 

@@ -128,6 +128,9 @@ class Lifecycle(Struct):
 class ContainerPort(Struct):
     container_port: int
     name: str = ""
+    host_port: int = 0  # nothing is forwarded from it: no two pods of a node have it
+    host_ip: str = field(name="hostIP", default="")
+    protocol: str = "TCP"
 
 
 class Capabilities(Struct):

@@ -74,13 +74,13 @@ class WebSocket:
             data = (int.from_bytes(data, "big") ^ int.from_bytes(key, "big")).to_bytes(size, "big")
         return bool(first & 0x80), first & 0x0F, data
 
-    async def send(self, data: bytes) -> None:
-        """One binary message. Raises Closed."""
+    async def send(self, data: bytes, opcode: int = BINARY) -> None:
+        """One message. Raises Closed."""
         # NB: writing to a closed connection is a RuntimeError with uvloop, which the API server runs on.
         if self._writer.is_closing():
             raise Closed
         try:
-            self._writer.write(frame(BINARY, data))
+            self._writer.write(frame(opcode, data))
             await self._writer.drain()
         except ConnectionError as error:
             raise Closed from error

@@ -28,7 +28,7 @@ from kubekit.kube.tasks import first_of
 from tinykube.kubelet.containers import ContainerRecord, ProgramMissing, StartFailed, fit, remove_tree
 from tinykube.kubelet.containers.records import handles_sigterm, is_running, signal_container
 from tinykube.kubelet.hooks import run_hook
-from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan, Stop, decide
+from tinykube.kubelet.lifecycle import NEVER_SEEN, WORK_DONE, Ended, ObservedContainer, Phase, PodPlan, Stop, decide
 from tinykube.kubelet.logs import last_lines
 from tinykube.kubelet.machine import KubeletMachine
 from tinykube.kubelet.pod import KubeletPod, LifecycleHandler, SpecContainer, every_container, memory_limit
@@ -41,6 +41,7 @@ log = logging.getLogger("tinykube.kubelet")
 
 _RETRY_SECONDS = 2.0
 _MESSAGE_BYTES = 4096
+_SHORTEST_GRACE_SECONDS = 2.0  # of a container whose turn comes when the time of its pod is over
 
 
 class PodWorker:
@@ -58,6 +59,7 @@ class PodWorker:
         self._written: dict[str, Any] | None = None
         self._failure: tuple[str, str] | None = None
         self._gone = False
+        self._ends_since: float | None = None
         self._memory: dict[str, int] = {}  # bytes that a container may have, by its id
         self._waits: set[str] = set()  # ids of the containers whose back-off has an event
         self.known = False  # whether its turn to be admitted has come: before that, a kubelet does not list it
@@ -65,6 +67,8 @@ class PodWorker:
         machine.keep_ip(pod)
         for record in sorted(found, key=lambda r: r.attempt):
             self._adopt(record)
+        if self.seen and not pod.status.ended:
+            machine.host_ports.hold(pod)
         self._preparation.claims_ready = any(state.running for state in self.seen.values())
 
     @property
@@ -92,6 +96,7 @@ class PodWorker:
     def vanish(self) -> None:
         """The object is gone (forced): end what still runs, quickly."""
         self._gone = True
+        self.machine.host_ports.release(self.pod.metadata.uid)
         self._poke.set()
 
     def poke(self) -> None:
@@ -125,6 +130,7 @@ class PodWorker:
         if plan.finished is not None:
             # As in Kubernetes' kubelet: a scheduler that reads that the pod has ended may bind another one at once.
             self.machine.devices.release(self.pod.metadata.uid)
+            self.machine.host_ports.release(self.pod.metadata.uid)
         try:
             if plan.finished is not None:
                 await self.machine.claims.unprepare(self.pod.metadata.uid)
@@ -196,7 +202,7 @@ class PodWorker:
         try:
             await self.machine.admit(pod, self._begins)
         except PodRejected as rejected:
-            self._failure = (rejected.reason, rejected.what)
+            self._failure = (rejected.reason, f"Pod was rejected: {rejected.what}")
             self.machine.events.warn(pod, rejected.reason, rejected.what)
 
     def _adopt(self, record: ContainerRecord) -> None:
@@ -376,9 +382,19 @@ class PodWorker:
         self.seen[stop.name] = msgspec.structs.replace(self.seen[stop.name], stopping=True)
         why = f": {stop.why}" if stop.why != "pod" else ""
         self.machine.events.note(self.pod, "Killing", f"Stopping container {stop.name}{why}", container)
-        self._spawn(f"stop {stop.name}", self._kill(record, container, 0 if self._gone else self.pod.grace_seconds))
+        self._spawn(f"stop {stop.name}", self._kill(record, container, self._grace(stop)))
 
-    async def _kill(self, record: ContainerRecord, container: SpecContainer | None, grace: int) -> None:
+    def _grace(self, stop: Stop) -> float:
+        """Return how many seconds a container has. Those that end one after the other share the time of their pod."""
+        whole = self.pod.grace_seconds
+        if self._gone or stop.why not in ("pod", WORK_DONE):
+            return 0 if self._gone else whole
+        now = self.machine.clock.time()
+        if self._ends_since is None:
+            self._ends_since = now
+        return max(whole - (now - self._ends_since), min(whole, _SHORTEST_GRACE_SECONDS))
+
+    async def _kill(self, record: ContainerRecord, container: SpecContainer | None, grace: float) -> None:
         clock = self.machine.clock
         ends = clock.time() + grace
         if container is not None and container.lifecycle.pre_stop is not None and grace > 0:
@@ -390,7 +406,7 @@ class PodWorker:
             text = (
                 f"Container {record.name} ends at once: process 1 of a container gets SIGTERM only if it handles it. "
             )
-            text += f"Another kubelet would wait for the grace period of {grace} s"
+            text += f"Another kubelet would wait for the grace period of {grace:g} s"
             self.machine.events.note(self.pod, "SigtermNotHandled", text, container)
         signal_container(record, signal.SIGTERM if grace > 0 else signal.SIGKILL)
         await clock.sleep(max(ends - clock.time(), 0))

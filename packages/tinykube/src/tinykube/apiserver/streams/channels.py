@@ -1,25 +1,36 @@
-"""The client's side of an exec or attach, whichever way it speaks: WebSocket v4 or v5, or SPDY.
+"""The client's side of an exec or attach, whichever way it speaks: WebSocket of any version, or SPDY.
 
 All are the same five channels: 0 stdin, 1 stdout, 2 stderr, 3 the final Status, 4 terminal sizes. A message in is
-(channel, data), data None when the client has closed the channel.
+(channel, data), data None when the client has closed the channel. Before v4 of the WebSocket's protocols the final
+Status is the text of an error, or nothing. Those in base64 have the channel as a digit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
+import msgspec
+
+from kubekit.documents import decode_json
 from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.streams import upgrade
 from tinykube.apiserver.streams.spdy import Session, SpdyStream
-from tinykube.kubelet.websocket import Closed, WebSocket, accept_key
+from tinykube.apiserver.streams.websockets import accept_websocket
+from tinykube.kubelet.websocket import TEXT, Closed, WebSocket
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-_WEBSOCKET: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_BEFORE_V4: Final = ("channel.k8s.io", "base64.channel.k8s.io", "")
+_WEBSOCKET: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", *_BEFORE_V4)
 _SPDY: Final = "v4.channel.k8s.io"
 _SPDY_CHANNELS: Final = {"stdin": STDIN, "stdout": STDOUT, "stderr": STDERR, "error": ERROR, "resize": RESIZE}
+
+
+class _FinalStatus(msgspec.Struct):
+    message: str = ""
 
 
 class Channels(Protocol):
@@ -33,7 +44,8 @@ class Channels(Protocol):
 
 
 class WebSocketChannels:
-    def __init__(self, socket: WebSocket, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, protocol: str, socket: WebSocket, writer: asyncio.StreamWriter) -> None:
+        self._protocol = protocol
         self._socket = socket
         self._writer = writer
 
@@ -43,16 +55,25 @@ class WebSocketChannels:
                 message = await self._socket.receive()
                 if not message:
                     continue
+                if "base64" in self._protocol:
+                    message = bytes([message[0] - ord("0")]) + base64.b64decode(message[1:], validate=True)
                 if message[0] == CLOSE:
                     yield message[1] if len(message) > 1 else STDIN, None
                 else:
                     yield message[0], message[1:]
-        except Closed:
+        except (Closed, ValueError):  # the client went away, or what it sends is no base64
             return
 
     async def send(self, channel: int, data: bytes) -> None:
+        if channel == ERROR and self._protocol in _BEFORE_V4:
+            data = decode_json(data, _FinalStatus).message.encode()
+            if not data:
+                return
         try:
-            await self._socket.send(bytes([channel]) + data)
+            if "base64" in self._protocol:
+                await self._socket.send(b"%d%b" % (channel, base64.b64encode(data)), TEXT)
+            else:
+                await self._socket.send(bytes([channel]) + data)
         except Closed:
             raise ConnectionResetError("the client closed the WebSocket") from None
 
@@ -122,17 +143,7 @@ async def accept(request: HttpRequest) -> Channels:
     """Upgrades a request. Raises ApiFailure 400 when it asks for nothing that is spoken here."""
     kind = upgrade.wanted(request)
     if kind == "websocket":
-        offered = [word.strip() for word in request.header(b"sec-websocket-protocol").split(",")]
-        chosen = next((protocol for protocol in _WEBSOCKET if protocol in offered), None)
-        if chosen is None:
-            raise bad_request(f"unable to upgrade: none of the subprotocols {offered} is known")
-        headers = {
-            "Upgrade": "websocket",
-            "Sec-WebSocket-Accept": accept_key(request.header(b"sec-websocket-key")),
-            "Sec-WebSocket-Protocol": chosen,
-        }
-        reader, writer = upgrade.switch(request, headers)
-        return WebSocketChannels(WebSocket(reader, writer), writer)
+        return WebSocketChannels(*accept_websocket(request, _WEBSOCKET))
     if kind == "spdy/3.1":
         reader, writer = upgrade.switch(request, {"Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": _SPDY})
         channels = SpdyChannels(Session(reader, writer), writer, _expected(request))

@@ -21,6 +21,7 @@ from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import bad_request, not_found
 from tinykube.apiserver.hooks import Connect, Object
 from tinykube.apiserver.identity import Find
+from tinykube.apiserver.streams import upgrade
 from tinykube.apiserver.streams.channels import (
     CLOSE,
     ERROR,
@@ -33,6 +34,7 @@ from tinykube.apiserver.streams.channels import (
 from tinykube.apiserver.streams.kubelet import KubeletClient
 from tinykube.apiserver.streams.portforward import forward
 from tinykube.apiserver.streams.proxy import forwarded, service_address, split_name, split_service
+from tinykube.apiserver.streams.websockets import send_log
 from tinykube.kubelet.websocket import Closed, WebSocket
 
 logger = logging.getLogger("tinykube.apiserver")
@@ -91,6 +93,9 @@ class Streams:
         options = {key: request.query[key] for key in _LOG_OPTIONS if key in request.query}
         pieces, writer = await self._kubelet(pod).logs(_target("containerLogs", pod, container, options.items()))
         try:
+            if upgrade.wanted(request) == "websocket":
+                await send_log(request, pieces)
+                return None
             await request.send(
                 {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
             )
