@@ -405,6 +405,17 @@ def test_a_crash_at_every_step(fault: Fault) -> None:
     asyncio.run(crashing())
 
 
+async def with_a_pod(history: MoveHistory) -> None:
+    """Add a set of pods that may be moved, and wait until its first pod is bound."""
+    history.add_set(30, 0, False)
+    for _ in range(2):
+        history.api.deliver()
+        await settle()
+        history.reconcile()
+    history.api.deliver()
+    await settle()
+
+
 def test_a_new_leader_evicts_no_pod_that_says_no_meanwhile() -> None:
     """The eviction of the leader before it has no answer: the place is held for as long as it may be carried out."""
 
@@ -412,13 +423,7 @@ def test_a_new_leader_evicts_no_pod_that_says_no_meanwhile() -> None:
         history = MoveHistory()
         await history.start()
         try:
-            history.add_set(30, 0, False)
-            for _ in range(2):
-                history.api.deliver()
-                await settle()
-                history.reconcile()
-            history.api.deliver()
-            await settle()
+            await with_a_pod(history)
             history.api.faults += [Fault.NONE, Fault.LATE]  # the record is written
             history.order(0, 1, 1)
             history.api.deliver()
@@ -449,13 +454,7 @@ def test_a_leader_that_was_deposed_and_goes_on_evicts_no_pod() -> None:
         later.api, later.clock, later.sets, later.evicted = history.api, history.clock, history.sets, history.evicted
         await history.start()
         try:
-            history.add_set(30, 0, False)
-            for _ in range(2):
-                history.api.deliver()
-                await settle()
-                history.reconcile()
-            history.api.deliver()
-            await settle()
+            await with_a_pod(history)
             await later.start()
             history.order(0, 1, 1)
             history.api.deliver()
