@@ -5,14 +5,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PACKAGES := kubekit tinykube simgpu gpuplane gpulab
 # Of Debian and Ubuntu: what a kubelet needs, Prometheus, which reads the exporter's metrics in a test, and shells that
-# complete commands in another; a browser for the dashboard, with a font.
+# complete commands in another; a browser for the dashboard, with a font; programs for pods of Kubernetes' own specs.
 KUBERNETES_PACKAGES := runc iproute2 iptables util-linux mount containernetworking-plugins prometheus zsh fish \
-    chromium fonts-dejavu-core
+    chromium fonts-dejavu-core bind9-dnsutils curl
 # Tests of `make test` that need these packages, NVIDIA's runtime, Numba and CuPy (installed once, 1 GB), Playwright, or
 # what was built for the real cluster; skipped where it is missing.
 WITH_PACKAGES := $(addprefix packages/gpuplane/tests/,exporter/test_prometheus.py operator/test_metrics.py \
     cli/test_completion.py cli/test_answer_pages.py cli/test_status_report.py dashboard/test_browser.py) \
-    tests/browser tests/e2e \
+    tests/browser \
     $(wildcard packages/gpuplane/tests/toolkit/test_real_*.py) $(wildcard packages/gpuplane/tests/limiter/programs/test_*.py)
 # The commands of whole pages of the documentation; Jupyter for them is installed once, 190 MB.
 PAGES := packages/gpulab/tests/pages
@@ -40,7 +40,8 @@ test: setup lint
 
 # The same scenarios on real Kubernetes: built here once (Go 1.26, minutes), then started anew each time. On another
 # cluster: make test-kubernetes KUBECONFIG=FILE. What this machine cannot have is skipped, each test saying why. Real
-# controllers take turns as they like: what failed is tried once more, and the summary names it.
+# controllers take turns as they like: what failed is tried once more, and the summary names it. Kubernetes' own specs
+# keep both processors busy, and try again by themselves: they run first.
 test-kubernetes: setup kubernetes-packages
 ifeq ($(origin KUBECONFIG),command line)
 	$(BIN)/pytest $(RERUNS) -n 2 --dist loadfile --cluster $(KUBECONFIG) $(ANY_CLUSTER)
@@ -49,7 +50,9 @@ else
 	$(BIN)/python -m tests.support.cuda_programs || echo "tests of programs for GPUs will be skipped"
 	$(BIN)/python -m tests.support.browser || echo "tests of the dashboard in a browser will be skipped"
 	$(BIN)/python -m tests.support.realkube
-	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest $(RERUNS) --cluster real $(WITH_PACKAGES) $(PAGES)
+	$(BIN)/pytest --cluster real tests/e2e
+	GPUPLANE_TEST_PAGES=1 $(BIN)/pytest $(RERUNS) -n 2 --dist loadfile --no-loadscope-reorder --cluster real \
+	    $(WITH_PACKAGES) $(PAGES)
 	$(BIN)/pytest $(RERUNS) -n 2 --dist loadfile --no-loadscope-reorder --cluster real $(REAL_CLUSTER)
 endif
 

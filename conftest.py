@@ -1,4 +1,4 @@
-"""What tests of several folders share: embedded clusters, as `gpuplane up` makes them."""
+"""Fixtures that tests of several folders use: embedded clusters, as `gpuplane up` makes them."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def mounts() -> bool:
-    """Whether containers have mounts of their own here. Where the kernel refuses, they see paths of their node."""
+    """Return whether containers have mounts of their own here. Without mounts, containers see paths of their node."""
     return find_mode().isolation is not Isolation.NONE
 
 

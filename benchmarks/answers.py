@@ -1,4 +1,4 @@
-"""How much processor time `gpuplane status` and `gpuplane explain` take on a cluster of 200 nodes.
+"""Measures the processor time of `gpuplane status` and `gpuplane explain` on a cluster of 200 nodes.
 
 python benchmarks/answers.py [NODES]
 

@@ -1,4 +1,4 @@
-"""What the embedded API server costs: writes inside, writes over HTTPS, a list of 50,000 pods, watches.
+"""Measures the embedded API server: writes inside, writes over HTTPS, a list of 50,000 pods, watches.
 
     python benchmarks/apiserver.py [--pods 50000] [--requests 5000]
 

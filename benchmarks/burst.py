@@ -5,7 +5,7 @@ they are created, and as a backlog that is stored before the scheduler starts.
 
     python benchmarks/burst.py [embedded] [real] [--pods 1000] [--nodes 60]
 
-Beside ours stands what the same API server allows without
+Our figures stand next to the limits of the same API server without
 us: its Bindings posted by twenty callers and no scheduler, and its own scheduler with pods that ask for no GPU. Nodes
 have 8 GPUs and no kubelet. Everything shares this machine.
 """
@@ -83,7 +83,7 @@ def rate(times: Times) -> float:
 
 
 async def measure(kind: str, client: Client, kubeconfig: Path, port: int, count: int, nodes: int) -> bool:
-    """Whether the checker found nothing."""
+    """Measure one cluster; return whether the checker found nothing."""
     section(f"{kind}: {count} pods, {nodes} nodes with {GPUS} GPUs")
     async with asyncio.timeout(PATIENCE_SECONDS):
         async with extending(client, kubeconfig, port, pod_scheduler=True) as pid:

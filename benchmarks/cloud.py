@@ -1,4 +1,4 @@
-"""How long pods wait for bought nodes on the simulated cloud, beyond the boot of the machines and their preparation.
+"""Measures how long pods wait for bought nodes on the simulated cloud, beyond machines' boot and preparation.
 
     python benchmarks/cloud.py
 

@@ -1,4 +1,4 @@
-"""What controllers and scheduler cost: 1,000 nodes x 8 DaemonSets from labels to ready, a heartbeat, placing free pods.
+"""Measures controllers and scheduler: 1,000 nodes x 8 DaemonSets from labels to ready, a heartbeat, placing free pods.
 
     python benchmarks/control_plane.py [NODES]
 

@@ -1,4 +1,4 @@
-"""What discovery costs: a node's pass, its GPU pass, and a master with many nodes and rules.
+"""Measures discovery: a node's pass, its GPU pass, and a master with many nodes and rules.
 
     python benchmarks/discovery.py
 

@@ -1,4 +1,4 @@
-"""What a scrape costs: 8 GPUs that 64 pods share, from the request to the last byte.
+"""Measures a scrape: 8 GPUs that 64 pods share, from the request to the last byte.
 
     python benchmarks/exporter.py
 

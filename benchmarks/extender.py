@@ -5,7 +5,7 @@
 The extender is a process of its own, on one core where the machine has two. Its API server is played: lists come as
 the JSON that one sends, and a Binding is answered after the 7.6 ms that a real one took. The caller does what
 kube-scheduler does, one pod after the other, with every node in every filter, where kube-scheduler would ask for a
-tenth of them. One pod in a hundred asks what nobody has asked before.
+tenth of them. One pod in a hundred has a request that no pod had before.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ USUAL = [
 
 
 def new_pod(number: int) -> tuple[int, int]:
-    """Core and memory units of the pod that comes as this one; one in a hundred asks what nobody asked before."""
+    """Return core and memory units of the pod with this number; one in a hundred has a request that is new."""
     dice = random.Random(number)
     return (dice.randint(1, 99), dice.randint(1, 300)) if number % 100 == 99 else dice.choice(USUAL)
 

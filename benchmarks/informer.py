@@ -24,7 +24,7 @@ CHANGES = 20_000
 
 
 def pod(index: int, version: int, phase: str = "Running") -> bytes:
-    """A pod of about 4 KB, as API servers send them: most of it is what nobody reads."""
+    """Return a pod of about 4 KB, as API servers send them: clients read only a small part of it."""
     name = f"train-{index:05d}"
     fields = [{"manager": "kubelet", "operation": "Update", "fieldsV1": {f"f:part{i}": {".": {}} for i in range(60)}}]
     volumes = [

@@ -1,4 +1,4 @@
-"""What 10,000 killed and 1,000 stopped processes do to those that share the GPU with them, and what they leave behind.
+"""Measures what 10,000 killed and 1,000 stopped processes do to the users of the same GPU, and what they leave behind.
 
     python benchmarks/limiter_kills.py [KILLED [STOPPED]]
 
@@ -34,7 +34,7 @@ def main(kills: int, stops: int) -> None:
 
 
 def measure(how: str, count: int) -> None:
-    """Let processes of a share be killed, or stopped and then killed, beside those that are measured."""
+    """Let processes of a share be killed, or stopped and then killed, next to the measured processes."""
     with tempfile.TemporaryDirectory() as folder:
         program = compiled(ROOT / "packages/gpuplane/tests/limiter/kills.c", Path(folder) / "kills")
         machine = Machine(Path(folder) / "machine")

@@ -1,11 +1,11 @@
-"""What the interposed driver costs a program: nanoseconds for each launch, fill and allocation.
+"""Measures what the interposed driver costs a program: nanoseconds for each launch, fill and allocation.
 
     python benchmarks/limiter_overhead.py
 
 Behind the limiter stands a driver that does nothing, so what is measured is the limiter alone: a launch and an
 allocation through it, less the same through a library that only forwards. The share has a limit of memory and 100
-percent of the time, so every check is made and nobody waits. The best of many rounds counts, since other work on the
-machine only adds.
+percent of the time, so every check is made and no program waits. The best of many rounds counts, since other work on
+the machine only adds.
 Goals: a launch or a fill at most 15 ns, an allocation at most 50 ns more than forwarded. Peers (see the reference of
 sharing): HAMi-core 2 to 9 percent of each token of vLLM, and 1.1 ms to enforce memory; GaiaGPU 1.0 percent on average.
 """

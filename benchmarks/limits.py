@@ -1,4 +1,4 @@
-"""How exactly shares of a GPU's time hold.
+"""Measures the precision of shares of a GPU's time.
 
     python benchmarks/limits.py [--quick]
 
@@ -7,14 +7,14 @@ launches one kernel after the other for as long as it may; its share is that of 
 its start on, so an error within the goal is also a settling within a second. Where kernels are long, several machines
 run at a time, since nothing is to be done but wait. Programs run on this machine's processors, and what else runs
 there makes shares smaller: so they run before everything else where that is allowed (SCHED_RR; they use a small part of
-a processor), and it is said where not. What a program gets without a limit is shown beside the shares: where that is
-below 100, a limit's time cannot all be used. What misses its goal is measured again, twice at most and 20 times in all;
-the best counts, and how often that was is said. It takes two to three minutes.
+a processor), and the output names the cases without. The output also has the work without a limit: where that is
+below 100, a limit's time cannot all be used. A miss of a goal is measured again, twice at most and 20 times in all;
+the best counts, and the output has the number of attempts. The benchmark takes two to three minutes.
 
 Goals: at most 2 points of error for one tenant, 3 for each of two, for limits of 10 to 90 percent and kernels of 20 us
 to 300 ms; shares that sum to 100 get at least 98 percent of what one program without a limit gets. Peers (see the
-reference of sharing): vcuda and HAMi-core give 31 to 100 percent for a limit of 30, depending on the kernel. What
-becomes of killed processes is in limiter_kills.py, what a launch costs in limiter_overhead.py.
+reference of sharing): vcuda and HAMi-core give 31 to 100 percent for a limit of 30, depending on the kernel. Killed
+processes are measured in limiter_kills.py, the cost of a launch in limiter_overhead.py.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def seconds_of(us: float, quick: bool) -> float:
 
 
 def at_a_time(us: float) -> int:
-    """How many machines this one can play without a delay that shows."""
+    """Return how many machines this one can play without a noticeable delay."""
     return 1 if us < 1000 else 3 if us < 20_000 else len(CORES)
 
 
@@ -169,7 +169,7 @@ def two_tenants(bench: Bench, quick: bool) -> None:
 
 
 def whole(bench: Bench, quick: bool) -> None:
-    """What shares that are all of the GPU together get done, as percent of one program without a limit."""
+    """Compare the work of shares that sum to all of the GPU with one program without a limit, as percent."""
     worst = 100.0
     for tenants in WHOLE[:: 4 if quick else 1]:
         seconds = max(seconds_of(us, quick) for us, _ in tenants)

@@ -1,4 +1,4 @@
-"""How long a neighbour waits for a shared GPU, by how a tenant launches its kernels.
+"""Measures how long a neighbour waits for a shared GPU, by the way in which a tenant launches its kernels.
 
     python benchmarks/limits_gaps.py
 

@@ -1,4 +1,4 @@
-"""What the meter costs a node: the CPU of one reading every ten seconds, of 8 GPUs that 64 pods share.
+"""Measures the meter of a node: the CPU of one reading every ten seconds, of 8 GPUs that 64 pods share.
 
     python benchmarks/meter.py
 

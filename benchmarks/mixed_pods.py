@@ -1,4 +1,4 @@
-"""How fast nodes are decided for many pods whose places depend on each other: Karpenter's own benchmarks.
+"""Measures decisions about nodes for many pods whose places depend on each other: Karpenter's own benchmarks.
 
     python benchmarks/mixed_pods.py [PODS ...]
 
@@ -128,7 +128,7 @@ def snapshot_of(views: list[PodView], machines: tuple[InstanceType, ...]) -> Clu
 
 
 def decide(views: list[PodView], machines: tuple[InstanceType, ...]) -> NodePurchase:
-    """What the provisioning controller does with a batch."""
+    """Decide about a batch as the provisioning controller does."""
     snapshot = snapshot_of(views, machines)
     return decide_purchase(snapshot.asks, snapshot.offers, snapshot.nodes)
 

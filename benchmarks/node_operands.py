@@ -1,4 +1,4 @@
-"""What the operands of one node cost: the choice of GPUs, the vectorAdd.
+"""Measures the operands of one node: the choice of GPUs, the vectorAdd.
 
     python benchmarks/node_operands.py
 

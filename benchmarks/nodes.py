@@ -1,8 +1,8 @@
-"""What nodes cost for pods that wait: ours next to Karpenter's own way, and how fast it is decided.
+"""Measures the price of nodes for waiting pods, with our way and Karpenter's, and the time of a decision.
 
     python benchmarks/nodes.py [--data DIR]
 
-DIR has the openb traces (Alibaba's cluster-trace-gpu-v2023); also from GPUPLANE_OPENB, else the traces beside this
+DIR has the openb traces (Alibaba's cluster-trace-gpu-v2023); also from GPUPLANE_OPENB, else the traces next to this
 checkout. Without traces only the example of ten pods is run. Prices are those of the built-in list. Karpenter's figures
 were measured on its own code, 1.13; its way is also computed here, so that both are compared on the same types. The
 floor is a linear program over the sums of CPU, memory and GPUs; no purchase is cheaper.

@@ -1,4 +1,4 @@
-"""What NRI adds to the creation of a container: the whole way over the socket, to a simulated runtime.
+"""Measures what NRI adds to the creation of a container: the whole way over the socket, to a simulated runtime.
 
     python benchmarks/nri.py
 

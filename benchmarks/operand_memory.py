@@ -1,4 +1,4 @@
-"""What each operand holds on a node at work: resident memory on an embedded cluster with 8 GPUs, everything ready.
+"""Measures the resident memory of each operand of a node: an embedded cluster with 8 GPUs, everything ready.
 
     python benchmarks/operand_memory.py
 

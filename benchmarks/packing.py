@@ -1,4 +1,4 @@
-"""How much of a cluster's GPUs a trace of pods can hold: ours beside FGD and what was published.
+"""Measures how much of a cluster's GPUs a trace of pods can hold: our policy, FGD and published figures.
 
     python benchmarks/packing.py --data DIR [--seeds 42-46] [--traces default,gpuspec10,gpushare40,multigpu20]
 

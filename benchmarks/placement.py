@@ -1,4 +1,4 @@
-"""What deciding costs at scale, without HTTP: 5,000 nodes with 8 GPUs each, 60,000 pods.
+"""Measures placement at scale, without HTTP: 5,000 nodes with 8 GPUs each, 60,000 pods.
 
     python benchmarks/placement.py [--nodes 5000] [--pods 60000]
 

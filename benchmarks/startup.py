@@ -1,4 +1,4 @@
-"""How long a person waits: for --help, for `up` until kubectl is answered, for the whole demo.
+"""Measures how long a user waits: for --help, for `up` until kubectl is answered, for the whole demo.
 
 python benchmarks/startup.py
 """

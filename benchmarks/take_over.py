@@ -52,7 +52,7 @@ async def take_over(client: Client, kubeconfig: Path, standby: str) -> tuple[flo
 
 
 async def measure(kind: str, client: Client, kubeconfig: Path, count: int, nodes: int) -> bool:
-    """Whether the checker found nothing."""
+    """Measure one cluster; return whether the checker found nothing."""
     section(f"{kind}: {count} bound pods, {nodes} nodes with {GPUS} GPUs")
     made: list[str] = []
     async with extending(client, kubeconfig, free_port(), pod_scheduler=True):

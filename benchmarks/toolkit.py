@@ -1,10 +1,10 @@
-"""How long `gpuplane toolkit configure` takes on a machine with 8 GPUs, by each runtime, the whole command.
+"""Measures `gpuplane toolkit configure` on a machine with 8 GPUs, by each runtime, the whole command.
 
     python benchmarks/toolkit.py
 
 Machines in a temporary directory with the simulated driver. First the files alone (--no-restart), then with a runtime
-that ends on SIGHUP and is back in milliseconds, as no real one is: what is measured is our part. A runtime that is told
-although nothing changed ends the benchmark.
+that ends on SIGHUP and is back in milliseconds, as no real one is: what is measured is our part. A runtime that is
+signalled although nothing changed ends the benchmark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GOAL_MS = 300.0
 PEER = "nvidia-ctk: the files; the restart is left to people"
 CRI = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "pause:3.9"\n'
 K3S = "var/lib/rancher/k3s/agent/etc/containerd"
-# What the figure is called -> the runtime, and its files.
+# The name of a figure -> the runtime, and its files.
 MACHINES: dict[str, tuple[str, dict[str, str]]] = {
     "containerd 1": ("containerd", {"etc/containerd/config.toml": "[plugins.cri]\nsandbox_image = 'p'\n"}),
     "containerd 2": ("containerd", {"etc/containerd/config.toml": CRI}),
@@ -130,7 +130,7 @@ def manage(path: Path, place: RuntimePaths, count: Path) -> None:
 
 @contextlib.contextmanager
 def running(root: Path, place: RuntimePaths) -> Iterator[Path]:
-    """The runtime of a machine runs; the file has a line for each time it was told."""
+    """Run the runtime of a machine; the file has a line for each signal."""
     count = root.with_name(f"{root.name} told")
     count.touch()
     manager = os.fork()

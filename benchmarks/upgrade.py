@@ -24,7 +24,7 @@ from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.upgrade import UpgradeState, upgrade_state
-from gpuplane.cli.install import apply
+from gpuplane.cli.install_objects import apply
 from gpuplane.operator.installation import installation
 from kubekit.api.core import Node
 from kubekit.kube import Client

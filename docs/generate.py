@@ -205,7 +205,7 @@ def errors_and_cures() -> str:
     out = [
         "# Errors and their cures\n",
         HEAD,
-        "What the validator, the device plugin and the exporter say of an error, and what to do about it.\n",
+        "The meaning of each error in messages of the validator, the device plugin and the exporter, and its cure.\n",
     ]
     for title, about, entries in (
         ("CUDA", "Of the driver API; in the validator's stages and its vectorAdd.", CUDA),
@@ -222,8 +222,8 @@ def rights() -> str:
     out = [
         "# Rights\n",
         HEAD,
-        "What a token of each component is good for at most, in the hands of a thief: for each rule of RBAC that its"
-        " account was granted, after the limits of the admission policies. The API server refuses a token once its pod"
+        "The most that a thief can do with the token of each component: for each rule of RBAC of its"
+        " account, within the limits of the admission policies. The API server refuses a token once its pod"
         " is gone. A rule without a sentence here fails a test. No account may read Secrets, except those of"
         " the webhook, the extender and the dashboard their own.\n",
         "The admission policies need Kubernetes 1.30 or newer. A user who may create pods in the namespace"
@@ -396,7 +396,7 @@ def karpenter_kinds() -> str:
     out = [
         "# Karpenter's kinds\n",
         HEAD,
-        "`gpuplane install --autoscaler` applies these definitions. They admit and refuse the same objects as"
+        "`gpuplane install --autoscaler` applies these definitions. These admit and refuse the same objects as"
         " Karpenter's own, and the [autoscaler](../components/autoscaler.md) reads them.\n",
     ]
     return "\n".join([*out, *map(_kind, karpenter_crds())])
@@ -660,9 +660,8 @@ def metrics() -> str:
         " `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname`, and `container`, `namespace`, `pod` of who holds the"
         " whole GPU; with `KUBERNETES_VIRTUAL_GPUS` also of who shares it, and `vgpu`, the replica;"
         " `GPU_I_PROFILE` and `GPU_I_ID` are a GPU instance's, `hpc_job` a batch system's job;"
-        " `DCGM_FI_DEV_XID_ERRORS` has `err_code` and `err_msg`. What a GPU does not offer is left"
-        " out for"
-        " it. Another list of fields: see"
+        " `DCGM_FI_DEV_XID_ERRORS` has `err_code` and `err_msg`. Values that a GPU does not"
+        " offer are left out for it. Another list of fields: see"
         " [the exporter](../components/exporter.md).\n",
         table(
             ("metric", "type", "meaning"),
@@ -760,7 +759,7 @@ def _scheduler_metrics() -> Iterator[MetricFamily]:
 def _exposed(families: Iterable[MetricFamily]) -> list[tuple[str, str, str, str]]:
     """Rows (name, type, labels, help) of metrics."""
     rows = []
-    for metric, values, shared in families:
+    for metric, values, shared, _ in families:
         series = [*(which for which, _ in values), *(which for several, _ in shared for which in several)]
         labels = _labels(series[-1]) if series else []
         rows.append((code(metric.name), metric.type.value, ", ".join(labels), metric.help))
@@ -776,7 +775,7 @@ def findings() -> str:
     out = [
         "# Findings\n",
         HEAD,
-        "What `gpuplane check FILE...` finds, by code; `gpuplane explain CODE` prints the same. A code keeps its"
+        "The findings of `gpuplane check FILE...`, by code; `gpuplane explain CODE` prints the same. A code keeps its"
         " meaning for ever. Findings of codes that say so are warnings, which do not change the exit code.\n",
     ]
     for name, entry in CODES.items():

@@ -1,7 +1,7 @@
 """Makes the virtual environment of a clone: `python3 tools/environment.py demo|all`, as the Makefile calls it.
 
 It runs on the machine's own Python before anything is installed, so it uses the standard library alone, and older
-Pythons must be able to read it: they are told that they are too old.
+Pythons must be able to read it: the script reports that they are too old.
 
 Invariants:
 
@@ -44,7 +44,7 @@ OLDEST = (3, 11)
 LAST_LINES = 15  # of a command that failed
 INTERRUPTED = 130  # exit code, as gpuplane's
 FULL = "free 700 MB; UV_CACHE_DIR=, XDG_CACHE_HOME= and TMPDIR= move what lies outside the clone"
-# What the words of a failed command or of the system mean for the user.
+# Advice to the user, by words in the error of a command or of the system.
 CURES = {
     "No space left on device": FULL,
     "Disk quota exceeded": FULL,
@@ -142,7 +142,7 @@ class Progress:
 
 
 def prepare(wanted: str, progress: Progress) -> None:
-    """Whatever of environment and C parts is missing. Raises Failed."""
+    """Install the missing parts of the environment, with the C parts. Raises Failed."""
     check_python()
     check_home()
     native = load_native()
@@ -295,13 +295,13 @@ def alone(progress: Progress) -> Iterator[None]:
 
 
 def is_installed(wanted: str) -> bool:
-    """Whether the packages are there; all of them are more than the demo's."""
+    """Return whether the packages are installed; `all` has more of them than `demo`."""
     found = STAMP.read_text() if STAMP.is_file() else ""
     return found in (state_of(wanted), state_of("all")) and python_runs()
 
 
 def python_runs() -> bool:
-    """Whether the environment's Python is the one that it was made with: an upgrade of the machine takes it away."""
+    """Return whether the environment still has the Python that made it: an upgrade of the machine removes it."""
     program = "import os, sys, sysconfig; sys.exit(not os.path.isdir(sysconfig.get_path('purelib')))"
     try:
         return subprocess.run([str(PYTHON), "-c", program], capture_output=True, check=False).returncode == 0
@@ -310,7 +310,7 @@ def python_runs() -> bool:
 
 
 def state_of(wanted: str) -> str:
-    """What the environment is made from: another digest of this is another environment."""
+    """Return a digest of the environment's inputs: another digest means another environment."""
     made_from = [*(package / "pyproject.toml" for package in PACKAGES), *LOCKS.values()]
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in made_from))
     return f"{wanted} {digest.hexdigest()} {ROOT}\n"

@@ -72,7 +72,7 @@ OWN: Final[dict[str, dict[str, Schema]]] = {
         "replicas": _told({"type": "integer", "minimum": 1}, "one works, others wait for its lease", 1),
         "priorityClassName": _told(TEXT, "priority of the operator's pod", "system-cluster-critical"),
         "nodeSelector": _told(MAP, "labels of the nodes that the operator may run on", {}),
-        "tolerations": _told(LIST, "tolerations beside those for control planes and GPU nodes", []),
+        "tolerations": _told(LIST, "tolerations besides those for control planes and GPU nodes", []),
         "affinity": _told(ANY, "affinity of the operator's pod", {}),
         "resources": _told(ANY, "requests and limits of the operator's container, and of the Jobs'", {}),
         "env": _told(LIST, "more environment of the operator's container and of the Jobs around the release", []),

@@ -55,9 +55,9 @@ TOP: Final[dict[str, Schema]] = {
     "deviceIDStrategy": _told({"enum": ["uuid", "index", None]}, "DEVICE_ID_STRATEGY of devicePlugin.env"),
     "nvidiaDriverRoot": _told(_TEXT, "NVIDIA_DRIVER_ROOT of devicePlugin.env"),
     "nvidiaDevRoot": _told(_TEXT, "NVIDIA_DEV_ROOT of devicePlugin.env"),
-    "gdrcopyEnabled": _told(_FLAG, "refused when true: GDRCopy is not given to containers"),
-    "gdsEnabled": _told(_FLAG, "refused when true: GPUDirect Storage is not given to containers"),
-    "mofedEnabled": _told(_FLAG, "refused when true: MOFED is not given to containers"),
+    "gdrcopyEnabled": _told(_FLAG, "refused when true: this release does not pass GDRCopy to containers"),
+    "gdsEnabled": _told(_FLAG, "refused when true: this release does not pass GPUDirect Storage to containers"),
+    "mofedEnabled": _told(_FLAG, "refused when true: this release does not pass MOFED to containers"),
     "deviceDiscoveryStrategy": _told(_TEXT, "auto or nvml; others are refused"),
     "nameOverride": _told(_TEXT, _FIXED, ""),
     "fullnameOverride": _told(_TEXT, _FIXED, ""),
@@ -150,7 +150,7 @@ REFUSED: Final[tuple[Schema, ...]] = (
         {
             "path": [key],
             "accepted": [False],
-            "why": f"{what} is not given to containers by this release",
+            "why": f"this release does not pass {what} to containers",
             "use": "leave it out",
         }
         for key, what in (("gdsEnabled", "GPUDirect Storage"), ("gdrcopyEnabled", "GDRCopy"), ("mofedEnabled", "MOFED"))

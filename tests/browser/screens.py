@@ -38,7 +38,7 @@ class Screen(TypedDict):
 
 
 class Seen(TypedDict):
-    """What was found of a page. `elsewhere` are the addresses that it asked for besides its own."""
+    """The findings of one page. `elsewhere` are the addresses of other servers that the page requested."""
 
     text: str
     wide: int

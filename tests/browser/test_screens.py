@@ -40,7 +40,7 @@ OTHERWISE_DRAWN = ("--font-render-hinting=none", "--disable-lcd-text", "--disabl
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What was found of each changed page, compared with the page as it is."""
+    """Return the findings of each changed page, compared with the original page."""
     folder = tmp_path_factory.mktemp("screens")
     (folder / "page.html").write_text(PAGE)
     page = {"address": (folder / "page.html").as_uri(), "width": 800, "scheme": "light"}

@@ -64,7 +64,7 @@ class ChaosRun:
         self._note(await self._world.uninstall(self._client))
 
     def summary(self) -> str:
-        """What was done and found, a line each."""
+        """Return the actions and findings, one line each."""
         parts = [f"{name}={count}" for name, count in sorted(self.counts.items())]
         parts += [f"pods {name}={count}" for name, count in sorted(self._tenants.counts.items())]
         lines = [f"looks={self._looks} {' '.join(parts)}"]

@@ -26,7 +26,7 @@ BROKEN: Final = (500, (b"x-chaos", b"error"))
 
 
 class ApiFault(StrEnum):
-    """How a request fails."""
+    """The way in which a request fails."""
 
     DELAY = "delay"  # it is answered late
     ERROR = "error"  # 500, and nothing is done
@@ -37,7 +37,7 @@ class ApiFault(StrEnum):
 
 
 class ApiFaults(msgspec.Struct, frozen=True):
-    """What happens to a `part` (0 to 1) of the requests; `seconds` is the longest delay, `spared` one bearer token."""
+    """The faults of a `part` (0 to 1) of the requests; `seconds` is the longest delay, `spared` one bearer token."""
 
     kinds: tuple[ApiFault, ...] = ()
     part: float = 0.0

@@ -35,7 +35,7 @@ MACHINE, GPUS_WHOLE, MODEL = "l4-ubuntu24", 2, "L4"
 TENANTS: Final = ("ml", "small")
 QUOTAS: Final = {"small": 0.5}
 PROCESSES: Final = ("cluster", "supervisor", f"kubelet-{WHOLE}", f"kubelet-{SHARED}")
-# What a node may keep: logs, the kubelet's own state, and the simulated hardware.
+# Paths that may stay on a node: logs, the kubelet's own state, and the simulated hardware.
 KEPT: Final = ("var/log/", "var/lib/kubelet/", "var/lib/simgpu/state", "dev/nvidiactl")
 BACK_SECONDS: Final = 60.0
 _FILLER: Final = "filler"

@@ -52,7 +52,7 @@ def schema_at(path: str) -> dict[str, Any] | None:
     return found
 
 
-# What values files of the GPU operator's chart (26.x) and of the device plugin's chart set.
+# Values that the charts of the GPU operator (26.x) and of the device plugin set.
 KNOWN = (Path(__file__).parent / "known_values.txt").read_text().split()
 
 
@@ -70,7 +70,7 @@ COPIES = {
 
 @pytest.mark.parametrize("chart", COPIES)
 def test_the_copies_of_the_other_charts_values_are_whole(chart: str) -> None:
-    """What the tests on clusters install is what NVIDIA ships: a field that is retyped or left out is noticed."""
+    """The tests on clusters install the values that NVIDIA ships: a field that is retyped or left out fails here."""
 
     def leaves(value: Any) -> int:
         return sum(map(leaves, value.values())) if isinstance(value, dict) and value else 1

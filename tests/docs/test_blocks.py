@@ -38,6 +38,7 @@ PROGRAMS = {
         "pytest",
         "python",
         "python3",
+        "until",
     ),
     *("ctr", "docker", "gpuplane", "helm", "kubectl", "nvidia-smi", "skopeo", "source"),
 }

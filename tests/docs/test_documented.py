@@ -1,4 +1,4 @@
-"""Nothing that users can name is undocumented."""
+"""Every name that users can write is documented."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from gpuplane.api.crds import crds
 
 ROOT = Path(__file__).parents[2]
 GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
@@ -62,6 +64,19 @@ def test_readers_meet_the_tasks_before_the_components() -> None:
     assert [title for title, found in folders.items() if "components" in found] == ["How it is made"]
     links = re.findall(r"\]\((\w+)/\w", (ROOT / "docs/index.md").read_text())
     assert links[0] == "tasks"
+
+
+def test_the_readme_has_the_figures_of_kubernetes_own_specs() -> None:
+    page = (ROOT / "docs/components/conformance.md").read_text()
+    measured = re.findall(r"^\| all \|.*\| (\d+ of \d+) \(", page, flags=re.M)
+    promised = re.findall(r"it passes (\d+ of \d+) of \[Kubernetes' own", (ROOT / "README.md").read_text())
+    assert promised == measured != []
+
+
+def test_the_pages_count_the_crds_that_an_installation_brings() -> None:
+    words = {6: "six", 7: "seven", 8: "eight", 9: "nine"}
+    assert f": {words[len(crds())]} CRDs," in (ROOT / "docs/tasks/install.md").read_text()
+    assert f"✓ {len(crds())} CRDs of" in (ROOT / "docs/tasks/doctor.md").read_text()
 
 
 @pytest.mark.parametrize("words", ["jupyter", "notebook", "OOM", "out of memory", "node is not ready", "GPU operator"])

@@ -1,4 +1,4 @@
-"""What pages point to exists: links, anchors, files, modules. And nothing in them is of one machine only."""
+"""Links of pages lead to existing pages, anchors, files and modules. No page has a path of one machine."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_files_that_a_page_names_exist() -> None:
 
 
 def is_there(name: str) -> bool:
-    """Whether a dotted name is a module, or something in one."""
+    """Return whether a dotted name is a module, or an attribute of one."""
     module, _, attribute = name.rpartition(".")
     try:
         importlib.import_module(name)

@@ -1,24 +1,44 @@
-"""What the suite reports: each spec with its outcome, from ginkgo's report in JSON."""
+"""Outcomes of the suite's specs, read from ginkgo's report in JSON."""
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-PASSED: Final = "passed"
-NOT_RUN: Final = ("skipped", "pending")
 SECOND_NS: Final = 1_000_000_000
+# Ginkgo's message for a spec that ran when the suite's time was over; a spec that exceeds its own time is a
+# failure.
+_SUITE_ENDED: Final = "A suite timeout occurred"
+
+
+class Outcome(enum.StrEnum):
+    """The outcome of an attempt to run a spec.
+
+    A spec that the end of the time cut off may pass where it has more time. A spec that was not begun was chosen, but
+    the time was over before its turn came. A spec skips itself where the cluster lacks what it is about.
+    """
+
+    PASSED = "passed"
+    FAILED = "failed"
+    CUT_OFF = "cut off"
+    SKIPPED = "skipped"
+    NOT_BEGUN = "not begun"
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """A spec that was run. `message` is the first lines of a failure, empty for a spec that passed."""
+    """An attempt to run a spec. `message` is the first lines of a failure, empty for a spec that passed."""
 
     name: str
-    passed: bool
-    seconds: float
+    outcome: Outcome
+    seconds: float = 0.0
     message: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is Outcome.PASSED
 
     @property
     def area(self) -> str:
@@ -43,7 +63,7 @@ class _Suite(msgspec.Struct, rename="pascal"):
 
 
 def read(report: Path) -> list[Spec]:
-    """Return the specs that were run, by name. A spec that the end of the time cut off has not passed.
+    """Return the specs that were begun, by name. Specs that were not chosen are left out, and those not begun.
 
     Raises ValueError for a report without a suite: a busy machine may have had no time left to write it.
     """
@@ -53,11 +73,28 @@ def read(report: Path) -> list[Spec]:
         raise ValueError(f"{report} has no suite: it was cut off before it was written")
     for suite in suites:
         for one in suite.spec_reports or ():
-            if one.leaf_node_type == "It" and one.state not in NOT_RUN:
+            message = one.failure.message if one.failure else ""
+            outcome = _outcome(one.state, message)
+            if one.leaf_node_type == "It" and outcome is not Outcome.NOT_BEGUN:
                 name = " ".join((*(one.container_hierarchy_texts or ()), one.leaf_node_text))
-                message = one.failure.message if one.failure else ""
-                found.append(Spec(name, one.state == PASSED, one.run_time / SECOND_NS, message or ""))
+                found.append(Spec(name, outcome, one.run_time / SECOND_NS, message))
     return sorted(found, key=lambda spec: spec.name)
+
+
+def _outcome(state: str, message: str) -> Outcome:
+    match state:
+        case "passed":
+            return Outcome.PASSED
+        case "interrupted" | "aborted":
+            return Outcome.CUT_OFF
+        case "timedout" if message.startswith(_SUITE_ENDED):
+            return Outcome.CUT_OFF
+        case "skipped" if message:
+            return Outcome.SKIPPED
+        case "skipped" | "pending":
+            return Outcome.NOT_BEGUN
+        case _:
+            return Outcome.FAILED
 
 
 def area(name: str) -> str:

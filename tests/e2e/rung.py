@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpulab.clusters import down, up
+from tests.e2e import suite
 from tests.e2e.images import make_images
-from tests.e2e.judging import latest
-from tests.e2e.reports import Spec, area
-from tests.e2e.suite import ALONE, ANY, AREAS, LONG, TOGETHER, Choice, exactly, run
+from tests.e2e.ledger import Ledger
+from tests.e2e.plan import Batch, Rules, next_batch
+from tests.e2e.reports import Outcome, Spec
 from tinykube.cluster import ClusterSpec, MachineSpec
 
-PROCESSES: Final = 8
-LISTED_SECONDS: Final = 90.0
-ALL_LISTED_SECONDS: Final = 600.0
 MACHINE: Final = "t4-light"
 NODES: Final = ("one", "two")
 # Ports of the specs' servers. Each pod has an address of its own, but a program that holds a port of all addresses
 # holds it of theirs too.
 PORTS: Final = (80, 8080, 8081, 8443, 9376)
 _NO_POD: Final = "127.255.255.254"
+# Programs of the image agnhost -> Debian's package of them; its pods run this machine's.
+BORROWED: Final = {"curl": "curl", "dig": "bind9-dnsutils"}
 
 
 def taken(ports: Iterable[int] = PORTS) -> list[int]:
@@ -42,11 +44,21 @@ def taken(ports: Iterable[int] = PORTS) -> list[int]:
     return found
 
 
+def lacking() -> str:
+    """Return what this machine lacks for the specs, with its cure; empty for nothing."""
+    if missing := [program for program in BORROWED if shutil.which(program) is None]:
+        packages = " ".join(BORROWED[program] for program in missing)
+        return f"pods of the image agnhost find no {', '.join(missing)}: apt-get install {packages}"
+    if ports := taken():
+        return f"servers of pods find their ports taken by a program that listens on all addresses: {ports}"
+    return ""
+
+
 @contextmanager
-def cluster(folder: Path) -> Iterator[Path]:
+def cluster(folder: Path, say: Callable[[str], None] = print) -> Iterator[Path]:
     """An embedded cluster with the suite's images; its administrator's kubeconfig."""
     nodes = tuple(MachineSpec(name=name, machine=MACHINE) for name in NODES)
-    spec = ClusterSpec(name="e2e", nodes=nodes, images=make_images(folder / "images"))
+    spec = ClusterSpec(name="e2e", nodes=nodes, images=make_images(folder / "images", say))
     base = folder / "home"
     handle = asyncio.run(up(spec, base=base))
     try:
@@ -56,50 +68,33 @@ def cluster(folder: Path) -> Iterator[Path]:
 
 
 def measure(
-    folder: Path,
+    names: Sequence[str],
     kubeconfig: Path,
-    listed: Iterable[str],
+    ledger: Ledger,
+    listed: Collection[str],
+    rules: Rules,
     *,
-    everything: bool = False,
-    areas: Sequence[str] = AREAS,
-    processes: int = PROCESSES,
-    seconds: float = 600.0,
+    seconds: float = 3600.0,
     say: Callable[[str], None] = print,
-) -> list[Spec]:
-    """Run the specs of the areas and return how each of them ended.
-
-    Specs that are not listed as not passing run first, and what fails of them once more, one after the other. The
-    listed ones are last and have 90 seconds all together, of everything 600: a spec that is cut off then has not
-    passed.
+    run: Callable[[Batch, Path, Path], Sequence[Spec]] = suite.run,
+) -> None:
+    """Run the specs, batch by batch, and note how each attempt ended. A spec that the ledger has is not run again.
 
     Args:
-        everything: also the specs that take long, and those that must run alone.
-        seconds: the longest time of each part.
+        listed: specs that are known not to pass.
+        seconds: no batch begins later than that.
     """
-    known = [exactly(name) for name in listed if area(name) in areas]
-
-    def part(name: str, **fields: Any) -> list[Spec]:
-        say(name)
-        choice = Choice(areas=areas, **{"seconds": seconds, **fields})
-        return run(choice, kubeconfig, folder / name.replace(" ", "-"))
-
-    runs = [part("specs", without=[*known, *LONG], processes=processes)]
-    if everything:
-        runs += [
-            part("long specs", only=LONG, without=known, processes=processes),
-            part("specs that run alone", labels=ALONE, without=known),
-        ]
-    if failed := [exactly(spec.name) for run in runs for spec in run if not spec.passed]:
-        runs.append(part("failed specs again", labels=ANY, only=failed))
-    if known:
-        runs.append(
-            part(
-                "specs that do not pass",
-                labels=ANY if everything else TOGETHER,
-                only=known,
-                without=[] if everything else LONG,
-                processes=processes,
-                seconds=ALL_LISTED_SECONDS if everything else LISTED_SECONDS,
-            )
-        )
-    return latest(*runs)
+    began = time.monotonic()
+    while batch := next_batch(names, ledger.outcomes(), listed, rules):
+        if (so_far := time.monotonic() - began) > seconds:
+            say(f"stopped after {so_far:.0f} s; --resume goes on")
+            return
+        noted = len(ledger.outcomes())
+        say(f"{batch.title}: {len(batch.names)}, at most {batch.seconds:.0f} s; {noted} of {len(names)} noted before")
+        folder = ledger.file.with_name(f"batch-{len(ledger.specs):04}")
+        ledger.add(found := run(batch, kubeconfig, folder))
+        for spec in found:
+            if not spec.passed and spec.outcome is not Outcome.NOT_BEGUN:
+                say(f"  {spec.outcome} after {spec.seconds:.0f} s: {spec.name}")
+        passed = sum(spec.passed for spec in found)
+        say(f"  {passed} of {len(found)} passed after {time.monotonic() - began:.0f} s in all")

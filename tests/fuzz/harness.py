@@ -15,7 +15,7 @@ from tests.fuzz.targets import CORPUS, Target, attack, corpus
 EXAMPLES: Final = 300  # of a target in a round
 MEMORY: Final = Path(".hypothesis/fuzz")  # of hypothesis: the last findings, tried first
 LONGEST: Final = 200  # bytes of a piece that is put in
-# What means something to a reader of JSON, YAML, CSV, PEM or Kubernetes objects.
+# Words with a meaning in JSON, YAML, CSV, PEM or Kubernetes objects.
 WORDS: Final = tuple(
     b'[ ] { } : , " \\ # & * ! | > - ? \n \t \x00 \xff \xef\xbb\xbf null true ~ .inf .nan -0 1e999 9223372036854775808'
     b" \xe2\x80\xae &a *a <<: !!int !!binary --- ... %YAML \\u0000 \\ud800 100m 1Gi metadata spec kind items".split(

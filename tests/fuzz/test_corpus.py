@@ -1,4 +1,4 @@
-"""What the fuzzers start from and what they once found is read without a failure; and they find what is there."""
+"""Parsers read the fuzzers' seeds and earlier findings without a failure, and the fuzzers find planted defects."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Part = Callable[[], Iterator[Finding]]
 
 
 def parts_of_gpuplane(tenants: Tenants, troubles: list[Trouble]) -> Iterator[Finding]:
-    """What parts.py finds, as a program of its own."""
+    """Run parts.py as a program of its own; yield its findings."""
     command = tenants.command([sys.executable, "-m", "tests.gpu.parts"], ALONE)
     done = subprocess.run(command, capture_output=True, text=True)
     for line in done.stdout.splitlines():

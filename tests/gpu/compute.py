@@ -1,4 +1,4 @@
-"""How exactly shares of a GPU's time hold, by the work that a program gets done beside what it does alone."""
+"""Precision of shares of a GPU's time: the work of a program in a share, relative to its work alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GAP_MS: Final = 40.0  # of a neighbour, and a kernel more
 
 
 class Pace:
-    """How long programs run, and the loops of kernels of a length on this GPU."""
+    """The run time of programs, and the number of loops for kernels of each length on this GPU."""
 
     def __init__(self, tenants: Tenants, quick: bool) -> None:
         self.tenants = tenants
@@ -79,7 +79,7 @@ def shapes(pace: Pace) -> Iterator[Finding]:
 
 
 def neighbours(pace: Pace) -> Iterator[Finding]:
-    """The longest wait of a small kernel beside programs that queue as much as a driver takes."""
+    """Measure the longest wait of a small kernel next to programs that queue as much as a driver takes."""
     long = 20e-3
     for name, words in (("long kernels", pace.busy(long)), ("deep queues", ("deep", pace.loops(long), pace.seconds))):
         _, waited = pace.tenants.together((words, 50), (("waits", pace.loops(1e-3), pace.seconds), 50))

@@ -1,4 +1,4 @@
-"""What was measured, beside what it must be; the report of a run as JSON and as Markdown."""
+"""Measured values with their limits; the report of a run as JSON and as Markdown."""
 
 from __future__ import annotations
 

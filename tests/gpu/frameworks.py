@@ -26,7 +26,7 @@ def there() -> bool:
 
 
 def measured(tenants: Tenants, quick: bool) -> Iterator[Finding]:
-    """Throughput with all of the GPU under the limiter beside none, and at half."""
+    """Compare the throughput under the limiter, with all of the GPU and with half, with the throughput without it."""
     from tests.gpu.findings import Finding
     from tests.gpu.tenants import ALONE
 

@@ -31,7 +31,7 @@ LOADED: Final = Path("/proc/driver/nvidia/version")
 
 
 def nvml() -> Iterator[Finding]:
-    """What NVML says of the machine, and how long that takes."""
+    """Compare NVML's answers with the machine, and measure how long they take."""
     gpus = open_gpus()
     found = gpus.inventory()
     began = time.perf_counter()

@@ -45,7 +45,7 @@ class Tenant:
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        """What it printed in the end. Raises Broken."""
+        """Return the output of the program after its end. Raises Broken."""
         out, error = self._process.communicate(timeout=END_SECONDS)
         try:
             found: dict[str, Any] = json.loads(out.splitlines()[-1])

@@ -31,7 +31,7 @@ def test_parts_and_memory_hold_and_are_reported(tmp_path: Path, capsys: pytest.C
 
 
 def test_killed_tenants_leave_their_share_to_the_next(tmp_path: Path) -> None:
-    """Three shares of 40 percent fit beside one of 50 only where each is gone before the next."""
+    """Three shares of 40 percent fit next to a share of 50 only if each ends before the next begins."""
     main(["--simulate", "t4", "--quick", "--only", "kills", "--report", str(tmp_path)])
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["troubles"] == []

@@ -1,4 +1,4 @@
-"""What the tests of the image share: one real build, and its files unpacked."""
+"""Fixtures of the image's tests: one real build, and its unpacked files."""
 
 from __future__ import annotations
 

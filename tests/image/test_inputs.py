@@ -1,4 +1,4 @@
-"""What goes into the image: the locked packages that run, the settings of the Containerfile; and what stops a build."""
+"""Inputs of the image: the locked packages, the settings of the Containerfile, and the errors that stop a build."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names(lock: str) -> set[str]:
 
 
 def needed(name: str, extras: frozenset[str], seen: set[str]) -> set[str]:
-    """What the installed packages say that they need on this machine; the independent answer."""
+    """Return the requirements of installed packages on this machine, from their metadata: the independent answer."""
     if name in seen:
         return seen
     seen.add(name)

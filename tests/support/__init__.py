@@ -1,1 +1,1 @@
-"""What tests of several folders share."""
+"""Support that tests of several folders share."""

@@ -24,6 +24,7 @@ from gpuplane.autoscaler.settings import AutoscalerSettings
 from kubekit.scheduling import filters
 from kubekit.scheduling.podinfo import compile_node, compile_pod
 from tests.support.fake_cloud import FakeCloud
+from tests.support.node_taints import follow_conditions
 from tests.support.registry_client import RegistryClient
 from tests.support.virtual_time import VirtualClock, settle
 from tinykube.apiserver.extensions import install
@@ -157,6 +158,7 @@ class AutoscalerWorld:
         capacity = offers | {"cpu": str(TYPES[instance.machine].vcpu)}
         status = {"conditions": [ready], "capacity": capacity, "allocatable": offers}
         await self.registry.patch("nodes", None, name, {"status": status}, "merge", subresource="status")
+        await follow_conditions(self.registry, name)
 
     async def _leave(self, instance: CloudInstance) -> None:
         name = instance.provider_id.rpartition("/")[2]

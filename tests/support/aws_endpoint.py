@@ -1,7 +1,7 @@
 """An AWS endpoint on this machine: moto's server over HTTP, with faults and EC2's own habits in front.
 
-moto launches whatever it is asked for. In front of it `AwsEndpoint` has capacity that is missing, client tokens that
-are honoured, spot prices, throttling, refusals, answers that are lost and instances that are shown late. State is
+moto launches each instance of a request. In front of it `AwsEndpoint` has missing capacity, client tokens that
+are honoured, spot prices, throttling, refusals, lost answers, and instances that are listed late. State is
 moto's, of the whole process: one endpoint at a time.
 """
 
@@ -34,7 +34,7 @@ Start = Callable[..., Any]
 
 
 class PlannedFault(msgspec.Struct):
-    """What happens to the next `times` calls of an action: `code` refuses them; `lose` drops the connection.
+    """The fault of the next `times` calls of an action: `code` refuses them; `lose` drops the connection.
 
     `lose` is request (before the action) or answer (after it).
     """

@@ -26,7 +26,7 @@ SCREENS: Final = ROOT / "tests" / "browser" / "screens.py"
 
 
 def place() -> Path:
-    """Where Playwright is installed, for this Python."""
+    """Return the directory in which Playwright is installed for this Python."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuplane" / "browser"
     return cache / hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
 

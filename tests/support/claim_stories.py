@@ -1,4 +1,4 @@
-"""What pods with resource claims see, told once and played on the embedded cluster and on a real one.
+"""Stories of pods with resource claims, written once and played on the embedded cluster and on a real one.
 
 Each story has a namespace, a driver and a node of its own; a real cluster keeps nothing of it.
 """

@@ -28,7 +28,7 @@ _UV: Final = Path(sys.executable).with_name("uv")
 
 
 def place(content: bytes) -> Path:
-    """Where what is made of `content` is installed, for this Python."""
+    """Return the directory for the programs that are built from `content`, for this Python."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuplane" / "cuda-programs"
     digest = hashlib.sha256(content + sys.version.encode()).hexdigest()[:16]
     return cache / digest

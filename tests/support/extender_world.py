@@ -27,6 +27,7 @@ from kubekit.http_server import serving
 from kubekit.kube import ApiEndpoint, Client, EventRecorder, NotFound, SystemClock
 from kubekit.kube.auth import StaticAuth
 from kubekit.kube.tasks import first_of
+from tests.support.node_taints import follow_conditions
 from tests.support.until import until
 from tinykube.apiserver.hooks import User
 from tinykube.apiserver.identity import ADMIN
@@ -140,6 +141,7 @@ class World:
         if amounts is not None:
             status |= {"capacity": dict(amounts), "allocatable": dict(amounts)}
         await self.client.patch(Node, name, {"status": status}, subresource="status")
+        await follow_conditions(self.server.registry, name)
 
     async def set_gpus(
         self, name: str, gpus: int, *, memory_mib: int = MEMORY, health: Mapping[str, str] | None = None

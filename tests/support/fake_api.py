@@ -1,4 +1,4 @@
-"""An API server in memory that does what it is told to do wrong, for histories with faults at every call.
+"""An API server in memory with faults that the test chooses, for histories with faults at every call.
 
 Watches deliver only when `deliver` is called, so that the extender may know as little as it ever may. `faults` are
 taken one a write, `blind` makes reads fail. A write that is `late` is answered with an error and comes true when it

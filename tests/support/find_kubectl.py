@@ -1,7 +1,7 @@
 """Finds a kubectl for the tests: the one on PATH, else Debian's package, else one built from its Go module.
 
-What has to be fetched is kept outside the tree (`$XDG_CACHE_HOME/gpuplane`), so that it is fetched once. As a script it
-prints the path, or says why there is none and exits with 1.
+A fetched kubectl is stored outside the tree (`$XDG_CACHE_HOME/gpuplane`), so that it is fetched once. As a script it
+prints the path, or the reason why there is no kubectl and exits with 1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """End what a test run leaves running, however the run ends: a pytest plugin.
 
-Clusters are detached from whoever starts them, so they survive a run that is killed. Therefore a process of its own
-waits for the end of the run (`python -m tests.support.leftovers DIRECTORY`): its standard input is a pipe that nobody
-but the run holds open. Then it kills every process of the run, which it finds by the run's directory in the process's
+Clusters are detached from their starter, so they survive a run that is killed. Therefore a process of its own
+waits for the end of the run (`python -m tests.support.leftovers DIRECTORY`): its standard input is a pipe that only
+the run holds open. Then it kills every process of the run, which it finds by the run's directory in the process's
 environment or mounts. It has a session of its own, so that Ctrl-C and a closed terminal do not reach it.
 """
 
@@ -50,7 +50,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _take_signals(worker: bool) -> None:
-    """Have SIGTERM and SIGHUP end the run. What was ignored, as under `nohup`, still does nothing to the run.
+    """Have SIGTERM and SIGHUP end the run. A signal that was ignored, as under `nohup`, does nothing to the run.
 
     But tests and their children start with the defaults: an ignored signal would be ignored by every child too, and a
     shell cannot trap it. A terminal that closes sends SIGHUP to workers too: the run decides for them.

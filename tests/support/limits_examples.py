@@ -85,7 +85,7 @@ def write_slot(
     namespace: int = 0,
     changes: tuple[int, int] = (0, 0),
 ) -> None:
-    """What the library writes when a process takes a slot and memory of the share's first GPU."""
+    """Write a page as the library does when a process takes a slot and memory of the share's first GPU."""
     slot = page.UsageSlot(owner=owner, start_ticks=owner >> 38, pid_namespace=namespace, generation=1)
     slot.changes_begun, slot.changes_ended = changes
     slot.gpus[0].held, slot.gpus[0].context = held, 100

@@ -27,6 +27,7 @@ from gpuplane.autoscaler.providers.provider import (
 )
 from kubekit.kube import ApiEndpoint, Client, EventRecorder, SharedInformers
 from kubekit.kube.auth import StaticAuth
+from tests.support.node_taints import follow_conditions
 from tests.support.virtual_time import VirtualClock, settle
 from tinykube.apiserver.identity import ADMIN
 from tinykube.apiserver.server import ApiServer
@@ -173,6 +174,7 @@ class ClaimedNodes:
             "status": {"conditions": [answer]},
         }
         await self.registry.create("nodes", None, body)
+        await follow_conditions(self.registry, f"node-{name}")
 
     async def initialize(self, name: str) -> None:
         """Let the node of a claim join and take pods."""

@@ -1,6 +1,6 @@
 """NVIDIA's own libcuda and libnvidia-ml, out of Debian's non-free packages: real parts that need no GPU to be loaded.
 
-They are fetched into the cache that the tests share, are nobody's to pass on, and never become a part of the tree.
+The libraries are fetched into the cache that the tests share, may not be passed on, and are never part of the tree.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any, Final
 from gpuplane import names
 from gpuplane.api.crds import crds
 from gpuplane.operator.installation import installation
+from tests.support.node_taints import follow_conditions
 from tinykube.apiserver import ApiFailure, Registry, User
 from tinykube.apiserver.extensions import furnish, install
 from tinykube.apiserver.identity import ADMIN, service_account_user
@@ -39,7 +40,7 @@ class PolicyWorld:
 
     def __init__(self) -> None:
         self.registry = Registry()
-        self._extensions = install(self.registry, signing_key=b"k" * 32)
+        self._extensions = install(self.registry)
 
     async def set_up(self, image: str = "") -> None:
         """Apply the definitions and the policies of an installation with this image."""
@@ -61,7 +62,8 @@ class PolicyWorld:
         spec = {"taints": [{"key": "example.com/reserved", "effect": "NoSchedule"}], "providerID": f"test://{name}"}
         meta = {"name": name, "labels": labels, **metadata}
         status = {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "8"}}
-        return await self.registry.create("nodes", None, {"metadata": meta, "spec": spec, "status": status})
+        await self.registry.create("nodes", None, {"metadata": meta, "spec": spec, "status": status})
+        return await follow_conditions(self.registry, name)
 
     async def gpunode(self, name: str, **status: Any) -> Body:
         """Create a GPUNode."""

@@ -24,7 +24,7 @@ import msgspec
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
 from gpuplane.api.requests import uses_gpus
-from gpuplane.cli.install import apply
+from gpuplane.cli.install_objects import apply
 from gpuplane.operator.installation import installation
 from gpuplane.sharing import Ledger, gpus_of, of_pod, violations
 from kubekit.api.core import LeaseObject, Node, Pod, Secret
@@ -37,7 +37,7 @@ MEMORY: Final = 15360
 SHARES: Final = [(10, 4), (20, 8), (25, 15), (30, 20), (40, 20), (50, 30), (70, 30)]
 _AT_ONCE: Final = 20
 _RENEW_SECONDS: Final = 10.0
-# What pods would run, and webhooks that none answers: the API server tries to call them for each pod with GPUs.
+# Kinds that are left out: they run pods, or have webhooks that no server answers and the API server would call.
 _NOT_RUN: Final = (
     *("Deployment", "PodDisruptionBudget", "ClusterPolicy"),
     *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),

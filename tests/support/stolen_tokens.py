@@ -1,4 +1,4 @@
-"""What thieves of tokens would write, for the embedded API server and for the real one: bodies that the installation's
+"""Requests that thieves of tokens would send, for the embedded and the real API server: bodies that the installation's
 policies refuse, and those that components write, which pass.
 """
 

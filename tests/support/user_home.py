@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -38,6 +40,23 @@ class UserHome:
 
     def kubectl(self, *words: str, sent: str = "", code: int | None = 0) -> str:
         return self._run(str(find_kubectl.find()), *words, sent=sent, code=code)
+
+    @contextlib.contextmanager
+    def kubectl_lines(self, *words: str, **variables: str) -> Iterator[Iterator[str]]:
+        """Run kubectl until the block ends; what it writes, line by line."""
+        with subprocess.Popen(
+            (str(find_kubectl.find()), *words),
+            env=self.environment | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as running:
+            assert running.stdout is not None
+            try:
+                yield iter(running.stdout)
+            finally:
+                running.terminate()
 
     def ready(self) -> set[str]:
         """Return the nodes that are Ready; none while the API server is away."""

@@ -86,7 +86,7 @@ async def settle() -> None:
 
 async def _idle() -> None:
     """As `settle`, but it ends as soon as no callback is ready: most timers wake one task, which sleeps again."""
-    # NB: asyncio tells nobody whether callbacks are ready; without the attribute all turns are taken.
+    # NB: asyncio has no public test for ready callbacks; without the attribute all turns are taken.
     ready = getattr(asyncio.get_running_loop(), "_ready", None)
     for _ in range(TURNS):
         await asyncio.sleep(0)

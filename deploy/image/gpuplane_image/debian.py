@@ -78,7 +78,7 @@ def fetch(names: tuple[str, ...], cache: Path, suite: str = SUITE, area: str = "
     packages = [Package(name, cache / "debs" / found[name]["file"], found[name]["digest"]) for name in names]
     absent = [package for package in packages if _digest(package.path) != package.digest]
     if absent:
-        _say(f"fetching {len(absent)} Debian packages")
+        _say(f"fetching packages of Debian: {len(absent)}")
         packages[0].path.parent.mkdir(parents=True, exist_ok=True)
         _answer([*apt, "download", *(package.name for package in absent)], cwd=packages[0].path.parent)
     for package in absent:

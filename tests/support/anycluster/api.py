@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def seen(self) -> Object:
-        """What a transcript keeps."""
+        """Return the part of an answer that a transcript records."""
         seen: Object = {"status": self.status, "body": self.body}
         if warning := self.headers.get("warning"):
             seen["warning"] = warning
@@ -48,7 +48,7 @@ class Answer:
 
 
 class Access:
-    """Where a kubeconfig leads and with what credentials."""
+    """The address of an API server and the credentials for it, from a kubeconfig."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())

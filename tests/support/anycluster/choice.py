@@ -1,4 +1,4 @@
-"""What `--cluster` names: `embedded`, `real`, or the path of a kubeconfig of somebody's own cluster."""
+"""The values of `--cluster`: `embedded`, `real`, or the path of the kubeconfig of a user's own cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Cluster:
     """`kubeconfig` is an administrator's, `jane` that of a user with no rights; `kind` is embedded, real or foreign.
 
     `kubelet` says whether its API server can reach a played node, for logs and exec. `run` is in every name that lies
-    in no namespace; a foreign cluster has other people's beside it. `extender_port` is where its scheduler looks for
+    in no namespace, since a foreign cluster has objects of others too. `extender_port` is where its scheduler looks for
     the scenarios' extender; 0 for a foreign one, which has settings of its own.
     """
 

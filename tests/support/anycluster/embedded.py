@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kubekit.kube.tasks import first_of
+from tinykube.aggregation import Aggregator, FrontProxy
 from tinykube.apiserver.hooks import User
 from tinykube.apiserver.identity import ADMIN
 from tinykube.apiserver.server import ApiServer
@@ -54,9 +55,12 @@ async def _serve(directory: Path, settings: Path, started: Future[tuple[str, Pat
     server.extensions.identity.add(ADMIN_TOKEN, ADMIN)
     server.extensions.identity.add(JANE_TOKEN, User("jane", ("system:authenticated",)))
     server.extensions.streams.token = KUBELET_TOKEN
+    proxy = FrontProxy(directory / "pki")
+    aggregator = Aggregator(server.registry, proxy, server.extensions.page, server.extensions.resolve)
     started.set_result((server.url, server.authority))
     try:
         await first_of(
+            aggregator.run(),
             Controllers(server.registry, ca=server.authority.read_text()).run(),
             Scheduler(server.registry, load(settings)).run(),
             stop.wait(),

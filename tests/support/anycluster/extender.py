@@ -1,4 +1,4 @@
-"""A scheduler extender that answers as a scenario says, at the address that the cluster's scheduler was told."""
+"""A scheduler extender that answers as a scenario says, at the address in the scheduler's configuration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Extender:
         self.asked: list[tuple[str, Object]] = []
 
     def about(self, pod: str, verb: str) -> list[Object]:
-        """What was asked about a pod, in order."""
+        """Return the extender's requests about a pod, in order."""
         named = ((body.get("PodName") or body["Pod"]["metadata"]["name"], kind, body) for kind, body in self.asked)
         return [body for name, kind, body in named if (name, kind) == (pod, verb)]
 

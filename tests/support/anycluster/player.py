@@ -64,6 +64,7 @@ class Player:
         return KubeletBackend(
             log_file=lambda *_: LogFile(log, lambda: False),
             exec_command=lambda _ns, _pod, _container, command, _tty: list(command),
+            forward_host=lambda _ns, _pod: "127.0.0.1",
             pods=lambda: b'{"kind":"PodList","apiVersion":"v1","items":[]}',
             now=time.time,
         )
@@ -88,7 +89,7 @@ class Player:
                             await self._try(handle, event["type"], event["object"])
 
     async def _try(self, handle: Any, event: str, obj: Object) -> None:
-        with contextlib.suppress(NotFound, Conflict):  # somebody else was quicker
+        with contextlib.suppress(NotFound, Conflict):  # another client was quicker
             await handle(event, obj)
 
     # -- nodes -----------------------------------------------------------------------------------------------------

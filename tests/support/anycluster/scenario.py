@@ -1,6 +1,6 @@
-"""One scenario: its namespace, its names, what it saw, and the comparison with what a real cluster showed.
+"""One scenario: its namespace, its names, its records, and their comparison with a real cluster's answers.
 
-What is different in every run is written alike: names that the scenario chose or the server made up, uids, times,
+Values that differ in every run have placeholders: names that the scenario or the server chose, uids, times,
 versions, addresses. All else is compared, so a field, a message or a status code that differs is found.
 """
 
@@ -97,7 +97,7 @@ class Scenario(Api):
 
     # -- names and paths -------------------------------------------------------------------------------------------
     def name(self, base: str) -> str:
-        """A name that nobody else has; for what lies in no namespace."""
+        """Return a name that no other scenario has, for an object in no namespace."""
         return f"{base}-{self.suffix}"
 
     def core(self, path: str) -> str:
@@ -119,13 +119,13 @@ class Scenario(Api):
         return answer
 
     def bearer(self, token: str) -> Api:
-        """A connection for whoever has this token."""
+        """Connect as the user with this token."""
         made = Api(self.access.kubeconfig, token=token)
         self._connections.append(made)
         return made
 
     def made(self, path: str, body: Any, **more: Any) -> Object:
-        """What a create that must succeed answers."""
+        """Create an object; return the answer. Fails if the create fails."""
         answer = self.create(path, body, **more)
         assert answer.status == 201, answer.body
         whole: Object = answer.body

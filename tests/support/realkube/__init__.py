@@ -1,3 +1,3 @@
-"""What tests do on a real Kubernetes of `gpulab.kubernetes`: make images for its machine, compare all it stores, read
+"""Support for tests on a real Kubernetes of `gpulab.kubernetes`: make images for its machine, compare its objects, read
 its audit log, and live through whole installations.
 """

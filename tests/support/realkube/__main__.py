@@ -1,8 +1,8 @@
-"""`python -m tests.support.realkube`: builds what `make test-kubernetes` needs, so that no test's deadline has it.
+"""`python -m tests.support.realkube`: builds what `make test-kubernetes` needs, outside of its tests' deadlines.
 
-That is every set of programs, and the layers of images; they lie in the cache.
+These are every set of programs, and the layers of images; they lie in the cache.
 
-What cannot be built is reported in a line each; its tests are skipped.
+A part that cannot be built is reported in one line; its tests are skipped.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Reference(msgspec.Struct, frozen=True, rename="camel"):
-    """What a request was for; `api_group` is empty for the core group."""
+    """The object of a request; `api_group` is empty for the core group."""
 
     resource: str = ""
     namespace: str = ""

@@ -12,7 +12,7 @@ CHART: Final = Path(__file__).parents[3] / "deploy/chart/gpuplane"
 
 
 def helm(*arguments: str, code: int = 0, values: str = "", patience_s: float = 400.0) -> str:
-    """What a command prints, to both; `code` is what it must exit with, `values` a values file's text.
+    """Return the output of a helm command; `code` is the expected exit code, `values` the text of a values file.
 
     Raises Unavailable when there is no helm and none can be built.
     """

@@ -11,7 +11,7 @@ from typing import Final
 from gpulab.kubernetes.node import KubernetesNode
 
 ABSENT: Final = "absent"
-# What a machine may keep: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.
+# Paths that may stay on a machine: logs, the runtime's and the kubelet's own state, and the simulated hardware itself.
 KEPT: Final = ("var/log/", "var/lib/cni/", "var/lib/simgpu/state", "proc/sys/kernel/random/")
 Files = dict[str, str]
 """Path below the root -> kind, mode, owner, and the content's digest or a link's target."""

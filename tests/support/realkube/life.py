@@ -42,7 +42,7 @@ _POLL_S: Final = 0.1
 
 
 class Life(msgspec.Struct):
-    """What was on record. `labels` and `taints` are the Node's; `asked` counts what each account asked for as
+    """Records of an installation. `labels` and `taints` are the Node's; `asked` counts the requests of each account as
     (account, API group, resource, verb), and `refused` has the audit events of answers 401 and 403."""
 
     before: Objects
@@ -55,7 +55,7 @@ class Life(msgspec.Struct):
 
 
 def gpuplane(plane: ControlPlane, *arguments: str, code: int = 0) -> str:
-    """What a command prints; `code` is what it must exit with."""
+    """Return the output of a gpuplane command; `code` is the expected exit code."""
     command = [sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(plane.kubeconfig)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     assert done.returncode == code, f"gpuplane {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
@@ -86,9 +86,9 @@ async def until_as(client: Client, before: Objects, patience: float = PATIENCE_S
 
 
 async def take_away(plane: ControlPlane, client: Client) -> None:
-    """Remove what there is of an installation. What waits for its operator or its autoscaler is let go: none works.
+    """Remove an installation, complete or not. Objects that wait for its operator or autoscaler lose their finalizers.
 
-    A test begins so on what a first try has left that was cut short, and returns when all of that is gone.
+    A test begins with this, since a first try that was cut short leaves objects. It returns when all of them are gone.
     """
     free = {"metadata": {"finalizers": None}}
     for kind in (ClusterPolicy, NodeClaim):
@@ -198,7 +198,7 @@ async def _health(client: Client) -> bool:
 
 
 async def _sees_taint(client: Client) -> bool:
-    """Whether the Node carries the taint at some time before it is ready."""
+    """Return whether the Node carries the taint at some time before it is ready."""
     seen = asyncio.Event()
     informer = Informer(client, Node, fields=f"metadata.name={NODE}")
 
@@ -219,7 +219,7 @@ async def _sees_taint(client: Client) -> bool:
 
 
 async def _picture(client: Client) -> str:
-    """What there is of the installation, for a failure's message."""
+    """Describe the objects of the installation, for a failure's message."""
     node = await _gpunode(client)
     events = json.loads(await client.request("GET", "/api/v1/namespaces/gpu-operator/events"))["items"]
     lines = [f"{e['involvedObject']['name']}: {e['reason']} {e.get('message', '')}" for e in events]

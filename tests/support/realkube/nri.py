@@ -1,4 +1,4 @@
-"""Plugins of a test's own, beside the device plugin's, in a real containerd."""
+"""Plugins of a test's own, next to the device plugin's, in a real containerd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Told:
         self.told(pod.name)
 
     def known(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
-        """What runs already is nothing to it."""
+        """Ignore pods and containers that run already."""
 
 
 @contextlib.asynccontextmanager

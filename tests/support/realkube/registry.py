@@ -1,7 +1,7 @@
 """A registry of images for a machine's containerd, in a thread of the test: it has the names that manifests write.
 
 Pull only, and uncompressed layers: the parts of the OCI distribution specification (pull) that containerd asks for. It
-names the registry that it was told to ask in the parameter `ns`.
+names the original registry of an image in the parameter `ns`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Registry:
             self._server.server_close()
 
     def _keep(self, kind: str, value: dict[str, Any]) -> dict[str, Any]:
-        """The descriptor of a text that is kept."""
+        """Store a text; return its descriptor."""
         data = json.dumps(value, sort_keys=True).encode()
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         self._texts[digest] = data

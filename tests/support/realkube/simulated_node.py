@@ -1,7 +1,7 @@
-"""A simulated machine on the real control plane: gpuplane's own kubelet, as anybody, without root and containerd.
+"""A simulated machine on the real control plane: gpuplane's own kubelet, as any user, without root and containerd.
 
-Pods are processes there that run under the tokens of their own accounts, on a machine with simulated GPUs. What a real
-kubelet does is tested with `node`; what API server, controllers and scheduler do to our components is tested here.
+Pods are processes there that run under the tokens of their own accounts, on a machine with simulated GPUs. A real
+kubelet is tested with `node`; here, tests are about API server, controllers and scheduler with our components.
 """
 
 from __future__ import annotations

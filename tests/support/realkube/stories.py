@@ -1,7 +1,7 @@
 """A cluster for the manifests of other projects, whole and as printed: one machine with eight GPUs and every image.
 
 Its control plane reaches pods and Services, kube-proxy forwards to them, and containerd pulls from a registry of the
-test. Who uses it begins with `installed` or with `bare`: each leads to the same state from whatever a story has left.
+test. A test begins with `installed` or with `bare`: each leads to the same state, whatever an earlier test has left.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StoryCluster:
 
     # -- what its administrator calls ------------------------------------------------------------------------------
     def run(self, *arguments: str, code: int = 0) -> str:
-        """What a command prints, to both; `code` is what it must exit with."""
+        """Return the output of a gpuplane command, both streams; `code` is the expected exit code."""
         done = subprocess.run(
             arguments, env=self.environment, capture_output=True, text=True, timeout=COMMAND_S, check=False
         )
@@ -146,7 +146,7 @@ class StoryCluster:
         return ready
 
     async def first_log(self, client: Client, label: str) -> str:
-        """What the container of a Deployment's pod has printed when it ended with 0."""
+        """Return the log of a Deployment's pod after its container has ended with 0."""
         pod = await self.of_label(client, label, ended=True)
         return await log(client, pod.metadata.name)
 

@@ -8,6 +8,7 @@ from gpulab.distribution import GPUPLANE
 from tinykube import cluster
 
 up = partial(cluster.up, GPUPLANE)
+require_startable = partial(cluster.require_startable, GPUPLANE)
 down = partial(cluster.down, GPUPLANE)
 load = partial(cluster.load, GPUPLANE)
 clusters = partial(cluster.clusters, GPUPLANE)

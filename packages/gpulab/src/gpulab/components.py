@@ -99,6 +99,7 @@ async def run_kubelet(options: Namespace) -> None:
         token=cluster.kubelet_token.read_text().strip(),
         settings=node.kubelet,
         caller=_caller(cluster, node.name) if spec.kubernetes else None,
+        private=(cluster.base,),
     )
 
 

@@ -30,7 +30,7 @@ class Simulator:
         wanted = model.lower()
         name = next((text for text in PROFILES if wanted in (text, text.partition("-")[2])), "")
         if not name:
-            known = ", ".join(text.partition("-")[2] for text in PROFILES)
+            known = ", ".join(dict.fromkeys(text.partition("-")[2] for text in PROFILES))
             raise InvalidInput(f"no GPU {model!r} can be played", where="--simulate", cure=f"one of {known}")
         if not (NATIVE / "libcuda.so.1").is_file():
             raise Terminal("the simulated driver is not built", where=str(NATIVE), cure="python native/build.py")

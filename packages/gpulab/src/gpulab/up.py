@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -10,23 +11,27 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from gpulab.cloud.settings import CLUSTER_NAME, COMPONENT, CloudAddress, CloudSettings, environment, read_address
-from gpulab.clusters import clusters, load
+from gpulab.clusters import clusters, load, require_startable
 from gpulab.clusters import down as stop
 from gpulab.clusters import up as start
 from gpulab.distribution import GPUPLANE
 from gpulab.exports import exports
 from gpuplane.cli.forms import as_document, require_form
+from gpuplane.cli.main import INTERRUPTED
 from gpuplane.cli.options import did_you_mean
-from gpuplane.cli.terminal import Console
+from gpuplane.cli.terminal import Console, prefixed
 from kubekit.errors import InvalidInput, KubekitError, NoAnswer, Terminal, UsageError
 from simgpu.machines import DEMO_MACHINES, machine, machines
 from tinykube.cluster import ClusterHandle, ClusterSpec, MachineSpec
 from tinykube.cluster.directory import ClusterDirectory
+
+if TYPE_CHECKING:
+    from gpulab.kubernetes.preflight import BuildFacts
 
 SYSTEM: Final = (MachineSpec(name="system", machine="cpu-ubuntu24"),)
 """The nodes of a cluster with a cloud: one without GPUs, for what runs besides GPU pods."""
@@ -55,11 +60,11 @@ def up(options: Namespace, screen: Console) -> int:
         kubernetes=release,
     )
     if release:
-        from gpulab.kubernetes.preflight import look, planned, sets_of
+        from gpulab.kubernetes.preflight import planned
 
         spec = with_kubelets(spec, options.kubelet, screen)
         if options.dry_run:
-            for line in planned(look(sets_of(spec)), spec):
+            for line in planned(checked(spec), spec):
                 screen.print(line)
             return 0
         build_programs(spec, screen)
@@ -83,7 +88,9 @@ def with_kubelets(spec: ClusterSpec, kubelet: str, screen: Console, *, needed: S
     why_not = why_not or next(filter(None, map(node.unseen, needed)), "")
     containerd = has_containerd(kubelet, why_not, len(spec.nodes))
     if why_not and kubelet == "auto" and spec.nodes:
-        screen.say(f" {screen.glyph('warn')} kubelets are simulated; for real ones with containerd: {why_not}")
+        text = f"kubelets are simulated; for real ones with containerd: {why_not}"
+        for line in prefixed(f" {screen.glyph('warn')} ", text, screen):
+            screen.say(line)
     return msgspec.structs.replace(spec, containerd=containerd)
 
 
@@ -105,34 +112,40 @@ def _release(options: Namespace) -> str:
     return find_release(options.kubernetes)
 
 
-def build_programs(spec: ClusterSpec, screen: Console) -> None:
-    """Build the programs of a real cluster that are missing. Raises Unavailable."""
-    from gpulab.kubernetes import binaries
+def checked(spec: ClusterSpec) -> BuildFacts:
+    """Return what is built of a real cluster's programs. Raises Unavailable, and what `up` would raise early."""
     from gpulab.kubernetes.preflight import free_bytes, look, require, require_room, sets_of
+
+    home = GPUPLANE.home()
+    require_startable(spec)
+    require(facts := look(sets_of(spec)))
+    require_room(home, free_bytes(home), spec)
+    return facts
+
+
+def build_programs(spec: ClusterSpec, screen: Console) -> None:
+    """Build the programs of a real cluster that are missing. Raises what `checked` raises."""
+    from gpulab.kubernetes import binaries
+    from gpulab.kubernetes.preflight import expected, sets_of
 
     def progress(text: str) -> None:
         screen.say(f" {screen.glyph('wait')} {text}")
 
-    names, home = sets_of(spec), GPUPLANE.home()
-    require(look(names))
-    require_room(home, free_bytes(home), spec)
-    for name in names:
-        binaries.build(name, progress)
+    if work := expected(checked(spec), os.cpu_count() or 1):
+        progress(work)
+    binaries.build_all(sets_of(spec), progress)
 
 
 async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
+    starting = asyncio.create_task(_started(spec, screen))
+    # Ctrl-C cancels this task, which cancels the other.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, starting.cancel)
     began = time.monotonic()
-    handle = await start(
-        spec,
-        progress=lambda text: screen.say(f" {screen.glyph('wait')} {text}"),
-        timeout=REAL_SECONDS if spec.kubernetes else EMBEDDED_SECONDS,
-    )
-    if spec.containerd:
-        await make_images(handle, lambda text: screen.say(f" {screen.glyph('wait')} {text}"))
-    address = None
-    if spec.components:
-        screen.say(f" {screen.glyph('wait')} starting the simulated cloud")
-        address = await cloud_address(handle)
+    try:
+        handle, address = await starting
+    except asyncio.CancelledError:
+        screen.say(_interrupted(spec.name, screen))
+        return INTERRUPTED
     took = time.monotonic() - began
     if options.output != "text":
         named = options.output == "name"
@@ -157,6 +170,32 @@ async def _up(spec: ClusterSpec, options: Namespace, screen: Console) -> int:
     return 0
 
 
+async def _started(spec: ClusterSpec, screen: Console) -> tuple[ClusterHandle, CloudAddress | None]:
+    """Start a cluster with its cloud; when cancelled, stop what was started."""
+
+    def progress(text: str) -> None:
+        screen.say(f" {screen.glyph('wait')} {text}")
+
+    earlier = spec.name in clusters()
+    handle = await start(spec, progress=progress, timeout=REAL_SECONDS if spec.kubernetes else EMBEDDED_SECONDS)
+    try:
+        if spec.containerd:
+            await make_images(handle, progress)
+        if not spec.components:
+            return handle, None
+        progress("starting the simulated cloud")
+        return handle, await cloud_address(handle)
+    except asyncio.CancelledError:
+        await stop(handle.name, keep_files=earlier)
+        raise
+
+
+def _interrupted(name: str, screen: Console) -> str:
+    """Return the message after an interruption, with the command that removes what is left."""
+    rest = "nothing of it is left" if name not in clusters() else f"gpuplane down {name} removes its files"
+    return f"{screen.glyph('warn')} interrupted: cluster {name} is stopped, {rest}"
+
+
 def directory_of(handle: ClusterHandle) -> ClusterDirectory:
     return ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)
 
@@ -178,6 +217,10 @@ async def make_images(handle: ClusterHandle, progress: Callable[[str], None] = l
 
 
 def down(options: Namespace, screen: Console) -> int:
+    if options.name and options.named and options.name != options.named:
+        what = f"{options.name} and {options.named} are two clusters"
+        raise UsageError(what, where="gpuplane down", cure="name one of them")
+    options.name = options.name if options.name is not None else options.named
     if options.name == "":  # as of a variable that is not set: it must not end a cluster that was not named
         raise UsageError("'' names no cluster", where="gpuplane down", cure="gpuplane ls shows those there are")
     if options.name and options.name not in (there := clusters()):

@@ -11,7 +11,18 @@ from typing import Any, Final
 
 from gpulab.cloud.parser import add_cloud
 from gpuplane.cli.components import ComponentCommand
-from gpuplane.cli.options import DOCUMENTS, FORMS, completed, duration, examples, form_options, lazy, talk_options
+from gpuplane.cli.options import (
+    DOCUMENTS,
+    FORMS,
+    completed,
+    duration,
+    examples,
+    form_options,
+    lazy,
+    port,
+    talk_options,
+    whole,
+)
 from gpuplane.cli.verbs import Verbs
 
 
@@ -26,11 +37,11 @@ def add_commands(commands: Any) -> None:
         action="append",
         default=[],
         metavar="[NAME=]MACHINE",
-        help="a simulated machine, see --list-machines; may be given again (default: the three of the demo)",
+        help="a simulated machine, see --list-machines; may be repeated (default: the three of the demo)",
     )
     completed(node, "gpulab.up:machine_names")
-    up.add_argument("--light-nodes", type=int, default=0, metavar="N", help="as many nodes without processes")
-    up.add_argument("--port", type=int, default=0, help="port of the API server (default: a free one)")
+    up.add_argument("--light-nodes", type=whole, default=0, metavar="N", help="as many nodes without processes")
+    up.add_argument("--port", type=port, default=0, help="port of the API server (default: a free one)")
     up.add_argument("--persist", action="store_true", help="keep objects on disk: a killed API server loses nothing")
     up.add_argument(
         "--scheduler-config",
@@ -44,7 +55,7 @@ def add_commands(commands: Any) -> None:
         default=[],
         metavar="NAME=DIR",
         help="take the programs of an image from DIR/bin, such as a virtual environment's; NAME may have *, DIR may be "
-        "python; may be given again",
+        "python; may be repeated",
     )
     up.add_argument(
         "--cloud",
@@ -57,7 +68,7 @@ def add_commands(commands: Any) -> None:
         type=Path,
         default=[],
         metavar="FILE",
-        help="a launch template of the cloud, in the form of aws ec2 create-launch-template; may be given again",
+        help="a launch template of the cloud, in the form of aws ec2 create-launch-template; may be repeated",
     )
     release = up.add_argument(
         "--kubernetes",
@@ -71,7 +82,7 @@ def add_commands(commands: Any) -> None:
     up.add_argument(
         "--dry-run", action="store_true", help="with --kubernetes: print what would be built and started, and end"
     )
-    up.add_argument("--detach", action="store_true", help="return once kubectl is answered")
+    up.add_argument("-d", "--detach", action="store_true", help="return once kubectl is answered")
     up.add_argument(
         "--list-machines",
         action="store_true",
@@ -82,6 +93,8 @@ def add_commands(commands: Any) -> None:
     down = commands.add_parser("down", parents=parents, help="stop an embedded cluster and remove its files")
     name = down.add_argument("name", nargs="?", help="name of the cluster (default: the only one there is)")
     completed(name, "gpulab.up:cluster_names")
+    named = down.add_argument("--name", dest="named", metavar="NAME", help="the same, as up has it")
+    completed(named, "gpulab.up:cluster_names")
     down.add_argument("--keep-files", action="store_true", help="leave the cluster's directory, to look at")
     down.set_defaults(command=lazy("gpulab.up", "down"))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,62 @@ async def test_a_cluster_answers_and_goes_without_a_trace(embedded_cluster, monk
     assert own.read_text() == "current-context: mine\n"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+async def test_a_full_disk_is_reported_before_anything_starts(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=5m", "small", small], check=True)
+    try:
+        with pytest.raises(Terminal, match="the disk is too full: 5 MiB are free, this cluster needs 6 MiB") as caught:
+            await up(ClusterSpec(name="test", nodes=NODE), base=small)
+        assert "free some space, or set GPUPLANE_HOME" in caught.value.cure
+        assert clusters(small) == () and list((small / "clusters").iterdir()) == []
+        assert await up(ClusterSpec(name="test"), base=small)
+        await down("test", base=small)
+    finally:
+        await asyncio.to_thread(subprocess.run, ["umount", small], check=True)
+
+
+async def test_a_process_that_cannot_be_noted_is_started_later_and_ends_no_other(embedded_cluster):
+    handle = await embedded_cluster(nodes=NODE)
+    directory = directory_of(handle)
+    others = {name: directory.running(name) for name in ("cluster", "supervisor")}
+    # No file can take the place of a directory: as on a full disk, the note cannot be written.
+    note = directory.run / "kubelet-sim-1.json"
+
+    async def noted():
+        return note.exists()
+
+    await until(noted)
+    before = directory.running("kubelet-sim-1")
+    note.unlink()
+    note.mkdir()
+    assert processes.signal_(before, signal.SIGKILL)
+
+    async def tried():
+        return "kubelet-sim-1 does not start, trying again" in directory.log_of("supervisor").read_text()
+
+    await until(tried)
+    async with Client.connect(handle.kubeconfig) as client:
+        await client.create(configmap("meanwhile"))
+    assert all(processes.alive(running) for running in others.values())
+    note.rmdir()
+    await restarted(handle, "kubelet-sim-1", before)
+    config = f"{handle.directory}/cluster.json"
+    assert len(processes_with("kubelet", config)) == 1
+    assert {name: directory.running(name) for name in others} == others
+
+
+def processes_with(*words: str) -> list[str]:
+    """Return the processes whose command has these words."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = path.read_bytes().decode(errors="replace").split("\0")
+            found += [path.parent.name] if all(word in command for word in words) else []
+    return found
+
+
 async def test_a_port_in_use_and_a_strange_directory_are_told_before_anything_starts(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -136,7 +194,7 @@ async def test_a_cluster_that_died_altogether_is_started_again_with_its_objects(
     async with Client.connect(handle.kubeconfig) as client:
         await client.create(configmap("kept"))
     directory = directory_of(handle)
-    # The supervisor's note goes first, as when a machine is switched off: nobody is left to start anybody.
+    # The supervisor's record is deleted first, as when a machine is switched off: then no process restarts another.
     noted = directory.processes()
     directory.note_running("supervisor", None)
     for process in ("cluster", "supervisor"):

@@ -34,7 +34,7 @@ HALF_HEAD = b"GET /metrics HTT"
 HALF_BODY = b"POST %s HTTP/1.1\r\nContent-Length: 900000\r\n\r\n{"
 UNREAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 2000
 POSTS = (b"/mutate", b"/validate", b"/scheduler/predicates", b"/scheduler/bind", b"/")
-"""What a caller sends after the connection or the handshake, and whether there is a handshake."""
+"""Bytes that a caller sends after the connection or the handshake, and whether there is a handshake."""
 SLOW: dict[str, tuple[tuple[bytes, ...], bool]] = {
     "nothing": ((b"",), False),
     "half of a ClientHello": ((HALF_CLIENT_HELLO,), False),
@@ -80,7 +80,7 @@ async def connected(server: Server, *, handshake: bool = True) -> tuple[asyncio.
 
 
 async def answered(server: Server) -> bool:
-    """Whether a caller who is not slow gets an answer."""
+    """Return whether a caller at normal speed gets an answer."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await connected(server)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -90,7 +90,7 @@ async def answered(server: Server) -> bool:
 
 
 async def speaks_tls(address: str, port: int) -> bool:
-    """Whether a request by plain HTTP gets no answer."""
+    """Return whether a request by plain HTTP gets no answer."""
     reader, writer = await asyncio.open_connection(address, port)
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     line = b""

@@ -55,6 +55,24 @@ async def test_registration(api: Any, nodes: LightNodes) -> None:
     assert api.registry.get("leases", "kube-node-lease", "light-2")["spec"]["holderIdentity"] == "light-2"
 
 
+async def test_a_report_retains_the_time_of_a_condition_that_did_not_change(api: Any, nodes: LightNodes) -> None:
+    long_ago = "2026-01-01T00:00:00Z"
+
+    def times() -> dict[str, str]:
+        found = api.registry.get("nodes", None, "light-1")["status"]["conditions"]
+        return {c["type"]: c["lastTransitionTime"] for c in found if c["type"] != "Ready" or c["status"] == "True"}
+
+    conditions = [
+        {"type": kind, "status": status, "reason": "Old", "lastTransitionTime": long_ago}
+        for kind, status in (("MemoryPressure", "False"), ("Ready", "Unknown"))
+    ]
+    await api.registry.patch(
+        "nodes", None, "light-1", {"status": {"conditions": conditions}}, "strategic", subresource="status"
+    )
+    await api.until(lambda: "Ready" in times())
+    assert times()["MemoryPressure"] == long_ago < times()["Ready"]
+
+
 async def test_a_pod_costs_one_status_and_goes_when_it_is_told(api: Any, nodes: LightNodes) -> None:
     writes: Counter[str] = Counter()
     api.registry.subscribe("pods", lambda kind, obj, old: writes.update([kind]))

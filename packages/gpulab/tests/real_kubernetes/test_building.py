@@ -20,11 +20,29 @@ def test_each_program_is_reported_with_its_time_and_built_once(tools: FakeTools)
     place = binaries.build("kubernetes", lines.append)
     assert sorted(path.name for path in place.iterdir()) == sorted(binaries.SETS["kubernetes"].programs.values())
     version = binaries.version("kubernetes")
-    assert lines[0] == f"building kube-apiserver {version}"
+    assert lines[0] == f"building kube-apiserver {version} (1 of {len(PACKAGES)})"
     assert re.fullmatch(rf"built kube-apiserver {re.escape(version)} in \d+ s", lines[1])
     assert len(lines) == 2 * len(PACKAGES)
     assert binaries.build("kubernetes", lines.append) == place
     assert tools.built() == PACKAGES and len(lines) == 2 * len(PACKAGES)
+
+
+def test_the_programs_of_several_sets_are_numbered_as_one_build(tools: FakeTools) -> None:
+    tools.add_go("1.26.0")
+    tools.breaks(PACKAGES[1])
+    with pytest.raises(Unavailable):
+        binaries.build("kubernetes")
+    tools.breaks("")
+    lines: list[str] = []
+    binaries.build_all(("etcd", "kubernetes"), lines.append)
+    begun = [line.removeprefix("building ") for line in lines if line.startswith("building")]
+    names = ["etcd", *(binaries.SETS["kubernetes"].programs.values())]
+    del names[1]  # it was built before
+    assert [line.split()[0] for line in begun] == names
+    assert [line.partition("(")[2] for line in begun] == [f"{number} of 4)" for number in (1, 2, 3, 4)]
+    lines.clear()
+    binaries.build_all(("etcd", "kubernetes"), lines.append)
+    assert lines == []
 
 
 def test_a_build_goes_on_with_the_program_that_is_missing(tools: FakeTools) -> None:

@@ -11,9 +11,11 @@ from gpulab.kubernetes import binaries, node
 from gpulab.kubernetes.control_plane import MOST_MACHINES
 from gpulab.kubernetes.preflight import (
     BUILD_BYTES,
+    CPU_SECONDS,
     MACHINE_BYTES,
     BuildFacts,
     MissingSet,
+    expected,
     find_release,
     has_containerd,
     planned,
@@ -51,6 +53,18 @@ def test_a_disk_that_is_too_small_is_found_before_the_build() -> None:
         require(msgspec.structs.replace(FACTS, free_bytes=1 << 30))
     assert problem.value.where == "/cache"
     require(msgspec.structs.replace(FACTS, free_bytes=0, missing=()))
+
+
+def test_the_time_of_a_build_is_announced_by_what_is_missing_and_the_processors() -> None:
+    missing = tuple(
+        MissingSet(name, "v1", tuple(binaries.SETS[name].programs.values())) for name in ("etcd", "kubernetes")
+    )
+    facts = msgspec.structs.replace(FACTS, missing=missing)
+    assert expected(facts, 2) == "building 5 programs once: about 6 minutes on 2 CPUs, and the download"
+    assert expected(facts, 64).endswith("about 2 minutes on 64 CPUs, and the download")
+    assert expected(FACTS, 2) == "building 1 program once: about a minute on 2 CPUs, and the download"
+    assert expected(msgspec.structs.replace(FACTS, missing=()), 2) == ""
+    assert set(CPU_SECONDS) == {*sets_of(ClusterSpec(nodes=(MachineSpec(name="a", machine="b"),), containerd=True))}
 
 
 def test_the_plan_names_what_is_built_and_what_is_started() -> None:
@@ -116,6 +130,17 @@ def test_a_dry_run_builds_and_starts_nothing(
     assert not (tmp_path / "home").exists() and not (tmp_path / "cache").exists()
 
 
+def test_a_dry_run_refuses_what_does_not_fit(
+    tools: FakeTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path / "home"))
+    tools.add_go("1.26.0")
+    code, out, err = run("up", "--kubernetes", "1.36", "--light-nodes", "99999999", "--dry-run", capsys=capsys)
+    assert code != 0 and out == ""
+    assert "are free, this cluster needs" in err and "--light-nodes " in err
+    assert not (tmp_path / "home").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
@@ -152,6 +177,46 @@ def test_a_build_that_fails_starts_nothing(
     code, _, err = run("up", "--kubernetes", "1.36", capsys=capsys)
     assert code == 1 and "building etcd" in err and "it does not compile" in err
     assert not (tmp_path / "home").exists()
+
+
+def test_nothing_is_built_for_a_cluster_that_cannot_start(
+    tools: FakeTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path / "home"))
+    tools.add_go("1.26.0")
+    taken = tmp_path / "home/clusters/first/letters"
+    taken.parent.mkdir(parents=True)
+    taken.touch()
+    code, _, err = run("up", "--kubernetes", "1.36", "--name", "first", capsys=capsys)
+    assert code == 1 and "this directory is not an embedded cluster's" in err
+    code, _, err = run("up", "--kubernetes", "1.36", "--name", "No name", capsys=capsys)
+    assert code != 0 and "building" not in err
+    assert tools.built() == []
+
+
+def test_lines_before_the_build_fit_into_a_window(
+    tools: FakeTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+    tools.add_go("1.26.0")
+    tools.breaks("k8s.io/kubernetes/cmd/kubelet")
+    code, _, err = run("up", "--kubernetes", "1.36", capsys=capsys)
+    assert code == 1 and " - building kube-apiserver v1.36.3 (2 of 5)\n" in err
+    assert "kubelets are simulated; for real ones" in err  # the tools lack what a machine needs
+    paths = [line for line in err.splitlines() if line.strip().startswith("/")]  # these are as long as they are
+    assert max(len(line) for line in err.splitlines() if line not in paths) <= 80, err
+
+
+@pytest.mark.parametrize("words", [("first",), ("--name", "first"), ("first", "--name", "first")])
+def test_a_cluster_is_ended_by_the_option_that_named_it(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUPLANE_HOME", str(tmp_path))
+    code, _, err = run("down", *words, capsys=capsys)
+    assert code == 1 and "there is no cluster first" in err
+    code, _, err = run("down", "first", "--name", "second", capsys=capsys)
+    assert code == 2 and "first and second are two clusters" in err
 
 
 @pytest.mark.parametrize("place", ["/tmp", "/run", "/proc"])

@@ -1,7 +1,7 @@
 """One embedded cluster for the whole folder: three different machines, everything on them real, as a user has it.
 
-What every test may rely on: `story.ready()` brings the cluster to "installed and all nodes ready" (at once when it is
-so), and what stood on the nodes before the first installation is on record in `world.bare`.
+Every test may rely on this: `story.ready()` brings the cluster to "installed and all nodes ready" (at once when it is
+so), and `world.bare` records the objects and files of the nodes before the first installation.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ NAMESPACE = names.OPERATOR_NAMESPACE
 PATIENCE_SECONDS = 60.0
 NODES = ("sim-1", "sim-2", "sim-3")
 
-# What a node may keep: logs, the kubelet's own state, and the simulated hardware itself.
+# Paths that may stay on a node: logs, the kubelet's own state, and the simulated hardware itself.
 KEPT = ("var/log/", "var/lib/kubelet/", "var/lib/simgpu/state", "dev/nvidiactl")
 
 
-# What the first installation says of pods. test_policy.py looks for it: to replace the pods of all operands takes long.
+# Settings of pods in every installation. test_policy.py needs them: to replace the pods of all operands takes long.
 OF_PODS = (
     "daemonsets.labels.team=ml",
     "daemonsets.annotations.owner=ops",
@@ -70,10 +70,14 @@ class World:
         )
 
     def gpuplane(self, *arguments: str, code: int = 0) -> str:
-        """What a command prints; `code` is what it must exit with."""
+        """Return the output of a command; `code` is the expected exit code."""
         done = self.run(*GPUPLANE, *arguments)
         assert done.returncode == code, f"gpuplane {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
+
+    def install(self, *words: str) -> None:
+        """Install, always with the same settings: a change of them replaces the pods of all operands."""
+        self.gpuplane("install", "-q", *(word for setting in OF_PODS for word in ("--set", setting)), *words)
 
     def root(self, node: str) -> Path:
         return self.directory / "nodes" / node / "root"
@@ -121,25 +125,44 @@ class Story:
     async def until(
         self, kind: Any, holds: Callable[[list[Any]], Any], *, namespace: str | None = None, fields: str = ""
     ) -> Any:
-        """What `holds(objects)` gives once that is true; looks after each change."""
+        """Return the result of `holds(objects)` once it is true; it is called after each change."""
         return await until_objects(
             self.client, kind, holds, namespace=namespace, fields=fields, seconds=PATIENCE_SECONDS, describe=_seen
         )
 
     async def node(self, name: str, holds: Callable[[GPUNode], Any]) -> GPUNode:
         """The GPUNode once `holds(it)`."""
-        return await self.until(
-            GPUNode,
-            lambda found: next((node for node in found if node.metadata.name == name and holds(node)), None),
-            fields=f"metadata.name={name}",
-        )
+        try:
+            return await self.until(
+                GPUNode,
+                lambda found: next((node for node in found if node.metadata.name == name and holds(node)), None),
+                fields=f"metadata.name={name}",
+            )
+        except AssertionError as failure:
+            raise AssertionError(f"{failure}\n{await self._why(name)}") from None
+
+    async def _why(self, name: str) -> str:
+        """Return what was done about a node: its upgrade, our pods on it, and the end of the operator's log."""
+        node = await self.client.get(Node, name)
+        pods = await self.client.list(Pod, NAMESPACE)
+        lines = [_seen(node), f"  {node.metadata.resource_version} unschedulable={node.spec.unschedulable}"]
+        lines += [
+            f"  {pod.metadata.name} {pod.status.phase} created={pod.metadata.creation_timestamp} "
+            f"ends={pod.metadata.deletion_timestamp}"
+            for pod in pods
+            if pod.spec.node_name == name
+        ]
+        for pod in pods:
+            if pod.metadata.name.startswith("gpu-operator-"):
+                lines += (await self.log(pod.metadata.name, NAMESPACE)).splitlines()[-40:]
+        return "\n".join(lines)
 
     async def ready(self) -> list[GPUNode]:
         """The GPUNodes once the cluster is installed and all three are ready."""
         try:
             await self.client.get(GPUNode, NODES[0])
         except NotFound:
-            self.world.gpuplane("install", "-q")
+            self.world.install()
         # A test that failed half way may have left nodes out.
         for node in await self.client.list(Node):
             if names.DEPLOY_OPERANDS_LABEL in node.metadata.labels:
@@ -147,8 +170,8 @@ class Story:
         return await self.until(GPUNode, lambda found: len(found) == len(NODES) and all(map(is_ready, found)) and found)
 
     async def states(self, *, without: str = "") -> dict[str, GPUNodeStatus]:
-        """What is known of each node but one. Left out is what follows the pods up to five seconds later: how many GPUs
-        are free, and who holds them.
+        """Return the state of each node except `without`, less the fields that follow the pods some seconds later: the
+        free GPUs, and their holders.
         """
 
         def of(node: GPUNode) -> GPUNodeStatus:
@@ -169,7 +192,7 @@ class Story:
             await self.client.patch(Node, node, {"metadata": {"labels": {names.DEPLOY_OPERANDS_LABEL: None}}})
 
     async def validate_again(self, node: str) -> None:
-        """What an administrator does after a repair, so as not to wait for the next attempt."""
+        """Start a validation at once, as an administrator does after a repair."""
         self._repairs += 1
         mark = {"metadata": {"annotations": {"gpuplane.dev/retry": str(self._repairs)}}}
         await self.client.patch(GPUNode, node, mark)
@@ -211,17 +234,18 @@ def is_ready(node: GPUNode) -> bool:
     return stage is not None and stage.state.holds
 
 
-def node_is_ready(node: Node) -> bool:
-    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
+def takes_pods(node: Node) -> bool:
+    """Return whether a node is ready, and the taint of its beginning is gone."""
+    ready = any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
+    return ready and not any(taint.key == "node.kubernetes.io/not-ready" for taint in node.spec.taints)
 
 
 async def _prepare(world: World) -> None:
     async with Client.connect(world.kubeconfig) as client:
         story = Story(world, client)
-        nodes = await story.until(Node, lambda found: len(list(filter(node_is_ready, found))) == len(NODES) and found)
+        nodes = await story.until(Node, lambda found: len(list(filter(takes_pods, found))) == len(NODES) and found)
         world.bare_nodes = {node.metadata.name: world.labels_and_taints(node) for node in nodes}
         world.bare = {name: world.files(name) for name in NODES}
-        world.gpuplane("install", "-q", *(word for setting in OF_PODS for word in ("--set", setting)))
         await story.ready()
         world.first_pods = await story.operand_pods()
 

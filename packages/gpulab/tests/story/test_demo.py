@@ -1,4 +1,4 @@
-"""`gpuplane demo`, whole, as the first thing that anybody runs."""
+"""`gpuplane demo`, whole, as a new user runs it first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from simgpu import STATE_PATH, Faults
 
 PROMISED = {"tune": 30, "serve": 30, "nb": 20, "ci": 10}
-# What users have in their shells, and what must not matter.
+# Variables that users have in their shells, and that must have no effect.
 SHELL = {
     "CUDA_VISIBLE_DEVICES": "",
     "GPUPLANE_IMAGE": "registry.example/other",

@@ -13,7 +13,7 @@ async def change(story, **driver) -> None:
     await story.client.patch(ClusterPolicy, POLICY, {"spec": {"driver": driver}})
 
 
-# What is wrong first, and each printed cure with what a user sets: it leads to the next thing that is wrong.
+# The first error, and each printed cure with the setting of the user: it leads to the next error.
 WRONG = {"enabled": False, "version": "579.1.1"}
 CURES = [
     ("DriverDisabled", "spec.driver.enabled to true", {"enabled": True}),

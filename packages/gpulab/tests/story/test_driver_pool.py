@@ -84,7 +84,7 @@ async def test_a_pool_whose_driver_is_nowhere_stops_alone_and_status_says_what_i
     assert f"cure   NVIDIADriver pinned spec.version: one with an image for {kernel}" in page
     condition = await story.until(NVIDIADriver, told("pinned", "Ready", "DriverNotReady"))
     assert "sim-1" in condition.message
-    # Nobody else was touched: same GPUNodes, and the same pods where the driver is.
+    # Other nodes did not change: the same GPUNodes, and the same pods where the driver is.
     assert await story.states(without="sim-1") == before
     # A driver that can be had, by taking the wrong one away: the default's.
     await story.client.delete(NVIDIADriver, "pinned")

@@ -88,7 +88,7 @@ async def operators_node(story) -> str:
 
 
 async def new_operator(story) -> None:
-    """One that was not killed before, which its kubelet would hold back for a while."""
+    """Replace the operator's pod: a kubelet delays the restart of a container that was killed before."""
 
     def operator(pods):
         return next((p for p in pods if p.metadata.name.startswith("gpu-operator-")), None)
@@ -107,7 +107,7 @@ async def new_operator(story) -> None:
 
 
 async def operator_works(story) -> None:
-    """It puts back what somebody takes away."""
+    """The operator restores an object that a test deletes."""
     await story.client.patch(Node, "sim-2", {"metadata": {"labels": {"nvidia.com/gpu.present": None}}})
     await story.until(
         Node,
@@ -161,7 +161,7 @@ async def test_any_process_may_be_killed_once_all_is_ready(story):
     await new_operator(story)
     worker = await gpu_pod(story, "survivor", "sim-1")
     async with never_unready(story):
-        # Nobody needs the operator meanwhile.
+        # No node needs the operator meanwhile.
         operator_is_back = await kill(story, await operators_node(story), "gpu-operator-")
         operands_are_back = await kill(story, "sim-1", *OPERANDS)
         await operands_are_back()

@@ -1,4 +1,4 @@
-"""Pods that ask for GPUs: the manifest that everybody tries first, on three container runtimes, and what a pod sees."""
+"""Pods that request GPUs: the manifest that users try first, on three container runtimes, and a pod's view of GPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Copy output data from the CUDA device to the host memory
 Test PASSED
 Done
 """
-# What a program finds out about its GPUs: by NVML, by its environment, by its /dev.
+# A program's view of its GPUs: by NVML, by its environment, by its /dev.
 LOOK = """
 import json, os, pynvml
 seen = {"visible": os.environ.get("NVIDIA_VISIBLE_DEVICES", "")}

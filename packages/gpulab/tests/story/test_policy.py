@@ -1,4 +1,4 @@
-"""The ClusterPolicy: what is wrong with it is said at once, and what it says reaches nodes and pods."""
+"""The ClusterPolicy: its errors are reported at once, and its settings reach nodes and pods."""
 
 from __future__ import annotations
 

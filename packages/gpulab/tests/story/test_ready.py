@@ -147,6 +147,6 @@ async def test_each_stage_is_told_by_an_event(story):
 async def test_installing_twice_changes_nothing(story):
     await story.ready()
     before = await story.states()
-    story.world.gpuplane("install", "-q", "--wait", "--timeout", "30s")
+    story.world.install("--wait", "--timeout", "30s")
     await story.ready()
     assert await story.states() == before

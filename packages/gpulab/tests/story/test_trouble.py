@@ -1,4 +1,4 @@
-"""What goes wrong on one node is told with its cause and its cure, stops nobody else, and heals."""
+"""A fault of one node is reported with its cause and its cure, disturbs no other node, and heals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_gpu_that_computes_wrong_stops_its_node_and_nobody_else(story):
         assert stage.cure
         assert node.status.summary.stage == "cuda"
         assert [name for name in StageName if name.value in node.status.stages] == list(StageName)[:4]
-        # What stands on it is not deployed.
+        # The components after the failed stage are not deployed.
         labels = (await story.client.get(Node, "sim-1")).metadata.labels
         assert "nvidia.com/gpu.deploy.device-plugin" not in labels
         assert operands_on(await story.operand_pods("sim-1")) == set()

@@ -71,8 +71,8 @@ async def test_deleting_the_policy_alone_gives_the_nodes_back_and_keeps_the_oper
     assert await story.client.list(GPUNode) == []
     await story.until(RuntimeClass, lambda found: not found)
     await assert_as_before(story)
-    # The operator stays, and begins anew with the next policy.
-    story.world.gpuplane("install", "-q")
+    # The operator stays, and begins again with the next policy.
+    story.world.install()
     await story.until(GPUNode, lambda found: len(found) == len(story.world.bare))
 
 
@@ -80,7 +80,7 @@ async def test_opting_out_gives_that_node_back_and_touches_no_other(story):
     await story.ready()
     before = await story.states(without="sim-1")
     await story.opt_out("sim-1")
-    # What is left there is the cluster's: the installation itself, and discovery, which labels every machine.
+    # The rest belongs to the cluster: the installation itself, and discovery, which labels every machine.
     await story.until(
         Pod,
         lambda found: all(pod.metadata.name.startswith(CLUSTERS_OWN) for pod in found),
@@ -92,7 +92,7 @@ async def test_opting_out_gives_that_node_back_and_touches_no_other(story):
     assert after.keys() - bare.keys() == set()
     node = await story.client.get(Node, "sim-1")
     labels, taints = story.world.bare_nodes["sim-1"]
-    # What is discovered of the machine stays, as on any node; nothing of the operands does.
+    # Labels of discovery stay, as on any node; labels of the operands are deleted.
     ours = {name: value for name, value in node.metadata.labels.items() if name.startswith("nvidia.com/")}
     assert ours == {names.DEPLOY_OPERANDS_LABEL: "false"}
     assert story.world.labels_and_taints(node)[1] == taints and labels.items() <= node.metadata.labels.items()
@@ -110,7 +110,7 @@ async def test_uninstall_waits_for_who_uses_a_gpu_and_gives_everything_back(stor
     uninstall = asyncio.create_task(asyncio.to_thread(story.world.gpuplane, "uninstall", "-q", "--timeout", "60s"))
     node = await story.node("sim-3", lambda node: node.status.stages["driver"].reason == "ModuleInUse")
     assert node.status.stages["driver"].state is StageState.FAILED
-    assert "stop what uses the GPUs" in node.status.stages["driver"].cure
+    assert "end the processes that use the GPUs" in node.status.stages["driver"].cure
     await story.until(GPUNode, lambda found: {node.metadata.name for node in found} == {"sim-3"})
     await story.client.delete(Pod, "holder", "default", grace_seconds=0)
     assert await uninstall == ""

@@ -38,7 +38,7 @@ async def change(story, **driver) -> None:
 
 
 async def another(story, generation: str) -> None:
-    """Want another driver: what its installer is told decides."""
+    """Request another driver: any change of the installer's environment is one."""
     await change(story, env=[{"name": "GENERATION", "value": generation}])
 
 
@@ -55,7 +55,7 @@ def worker(name: str, node: str, *command: str, labels: dict[str, str] | None = 
 
 
 def replicas(name: str, node: str) -> dict:
-    """One pod with a GPU that its ReplicaSet makes anew where it goes."""
+    """Return a ReplicaSet of one pod with a GPU, which is created again after an eviction."""
     pod = worker(name, node, "sleep", "3600", labels={"app": name})
     template = {"metadata": {"labels": {"app": name}}, "spec": {**pod["spec"], "restartPolicy": "Always"}}
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
@@ -184,7 +184,7 @@ async def test_jobs_end_budgets_hold_and_one_machine_at_a_time(story, operating,
     before = {name: pod.metadata.uid for name, pod in by_app(running).items()}
     drivers = {pod.metadata.uid for pod in await story.operand_pods() if pod.metadata.name.startswith("nvidia-driver")}
     await another(story, "2")
-    # The job is left alone for as long as it runs, and so is everybody else on its machine.
+    # The job is left alone for as long as it runs, and so are all other pods on its machine.
     await story.until(
         Node,
         lambda found: any(

@@ -49,7 +49,7 @@ static long compat_major(int root, const char *directory)
         if (strncmp(entry->d_name, prefix, sizeof prefix - 1) || !strchr(entry->d_name + sizeof prefix - 1, '.'))
             continue;
         if (found) {
-            found = 0; /* nobody can say which one is meant */
+            found = 0; /* it is ambiguous which one is meant */
             break;
         }
         found = strtol(entry->d_name + sizeof prefix - 1, NULL, 10);

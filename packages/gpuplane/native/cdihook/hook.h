@@ -1,4 +1,4 @@
-/* What the parts of the CDI hook know of each other; what it is for stands in main.c. */
+/* The functions that the parts of the CDI hook share; main.c describes the hook. */
 #ifndef HOOK_H
 #define HOOK_H
 

@@ -87,13 +87,13 @@ int write_inside(int root, const char *path, const char *text)
     int directory = make_parents(root, path, name);
     if (directory < 0)
         return complain("its directory cannot be made", path);
-    /* anew: what lies there may be a link to anywhere */
+    /* a new file: an existing one may be a link to anywhere */
     if (unlinkat(directory, name, 0) != 0 && errno != ENOENT)
         return complain("it cannot be replaced", path);
     int handle = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     close(directory);
     size_t size = strlen(text);
-    /* readable for all, whatever the umask: the container may run as anybody */
+    /* readable for all, whatever the umask: the container may run as any user */
     int bad = handle < 0 || write(handle, text, size) != (ssize_t)size || fchmod(handle, 0644) != 0;
     if (handle >= 0)
         close(handle);

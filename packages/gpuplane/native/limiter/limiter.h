@@ -1,10 +1,11 @@
-/* What the interposed libcuda and libnvidia-ml share: the pages of this process and its slot. page.h says what holds. */
+/* The common part of the interposed libcuda and libnvidia-ml: the pages of this process and its slot. page.h has the invariants. */
 #ifndef GPUPLANE_LIMITER_H
 #define GPUPLANE_LIMITER_H
 
 #include "lock.h"
 #include "page.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -14,6 +15,20 @@
 #define ADD(word, value) __atomic_add_fetch(&(word), (value), __ATOMIC_SEQ_CST)
 #define EXCHANGE(word, old, fresh) \
 	__atomic_compare_exchange_n(&(word), (old), (fresh), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+
+/* Around what waits, or reads files, with a lock held: a thread that pthread_cancel ends there would leave the lock taken for
+   good. It ends at its next cancellation point behind that. */
+static inline int cancel_put_off(void)
+{
+	int before;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	return before;
+}
+
+static inline void cancel_allow(int before)
+{
+	pthread_setcancelstate(before, NULL);
+}
 
 enum attachment {
 	ATTACHED,  /* the pages are there, limits hold */
@@ -33,7 +48,7 @@ enum topic { SAY_PAGE, SAY_USAGE, SAY_SLOTS, SAY_TURNS, SAY_GPU, SAY_REAL, SAY_T
 void say(enum topic topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 enum attachment page_attach(void);
-/* What is missing behind the limits page: REFUSED, or UNLIMITED where the page allows it. Says it. */
+/* The state without a part behind the limits page: REFUSED, or UNLIMITED where the page allows it. Reports it. */
 enum attachment page_lacks(enum topic topic, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Position of a GPU in the limits, -1 if it is not in them. */
 int page_gpu(const uint8_t uuid[16]);
@@ -60,7 +75,7 @@ void slots_forget_memory(void);
 /* Takes memory in the ledger; `context` says for which word. False: above the limit. */
 bool slots_take(int gpu, uint64_t bytes, bool context);
 void slots_give(int gpu, uint64_t bytes, bool context);
-/* What the driver has taken without being asked by a call; it may be above the limit, which is the answer. */
+/* Counts memory that the driver has taken without a call. False: the container is above its limit. */
 bool slots_found(int gpu, uint64_t bytes);
 void slots_refused(int gpu);
 /* Around each call that changes what this process holds (page.h). */

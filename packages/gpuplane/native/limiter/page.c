@@ -155,11 +155,13 @@ enum attachment page_attach(void)
 	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
 	static bool tried;
 	static enum attachment result;
+	int cancel = cancel_put_off();
 	pthread_mutex_lock(&once);
 	if (!tried)
 		result = attach();
 	tried = true;
 	pthread_mutex_unlock(&once);
+	cancel_allow(cancel);
 	return result;
 }
 

@@ -5,19 +5,19 @@
  *
  * Where they are. One directory D for each container: D/limits and D/usage, and the socket D/turns (words.h). D is
  * /etc/vcuda when /etc/vcuda/limits exists, so that a variable cannot lead a container away from its page, and
- * $GPUPLANE_LIMITS otherwise. The writer creates both files, whole and with zeros where nothing is said, under another
- * name, and renames them before anyone is told of D. After that each is changed in place, never replaced: it is mapped.
+ * $GPUPLANE_LIMITS otherwise. The writer creates both files, whole, with zeros for fields without a value, under another
+ * name, and renames them before any process learns of D. After that each is changed in place, never replaced: it is mapped.
  *
  *   limits  root's, read-only to the container. The mapping is PROT_READ.
- *   usage   writable by the processes of this container and by the agent, by nobody else. The agent reads it through a
+ *   usage   writable by the processes of this container and by the agent, by no other process. The agent reads it through a
  *           descriptor and never maps it.
  *
  * So no container can write what another container or the agent has mapped.
  *
  * Invariants:
- * - Whatever changes is one naturally aligned word, read and written atomically. Nothing is a lock. A process may be
+ * - Each part that changes is one naturally aligned word, read and written atomically. Nothing is a lock. A process may be
  *   killed between any two instructions; what it leaves behind is counted too high, never too low, until it is cleared.
- * - All times are CLOCK_MONOTONIC in nanoseconds, unless said otherwise. All sizes are bytes. What is called reserved
+ * - All times are CLOCK_MONOTONIC in nanoseconds, unless a comment differs. All sizes are bytes. A reserved field
  *   is zero.
  * - A page whose magic, version or size is another is refused, as if it were not there.
  * - uuid is NVML's text, "GPU-..." or "MIG-...", and ends with a zero. Only its 32 hexadecimal digits are compared.
@@ -36,10 +36,10 @@
 
 #define PAGE_FOLDER "/etc/vcuda"
 #define PAGE_VARIABLE "GPUPLANE_LIMITS"
-/* What a process does that finds no usable page: "closed" (the default: there is no GPU for it) or "open" (no limits).
-   Either is said once on stderr. */
+/* The behaviour of a process without a usable page: "closed" (the default: there is no GPU for it) or "open" (no limits).
+   Either is reported once on stderr. */
 #define PAGE_MISSING_VARIABLE "GPUPLANE_LIMITS_MISSING"
-/* The names under which the limiter's two libraries need the real ones. They stand beside the limiter or anywhere on
+/* The names under which the limiter's two libraries need the real ones. They stand next to the limiter or anywhere on
    the loader's search path, as links or mounts; $ORIGIN is searched too. */
 #define REAL_CUDA "libcuda.so.gpuplane-real"
 #define REAL_NVML "libnvidia-ml.so.gpuplane-real"
@@ -48,17 +48,17 @@
 
 /* How `core` is enforced. */
 enum core_mode {
-	CORE_HARD = 0,     /* never more than `core` percent of the GPU's time, even when nobody else wants it */
-	CORE_BURST = 1,    /* `core` percent whenever wanted, and what nobody else wants */
+	CORE_HARD = 0,     /* never more than `core` percent of the GPU's time, even when no other container wants it */
+	CORE_BURST = 1,    /* `core` percent whenever wanted, and the time that no other container wants */
 	CORE_WEIGHTED = 2, /* in proportion to `weight` among those that want it; all of it when alone */
 };
 
-#define LIMITS_FAIL_OPEN 1u /* what else is missing (usage) means no limit, not no GPU; it is said on stderr */
+#define LIMITS_FAIL_OPEN 1u /* what else is missing (usage) means no limit, not no GPU; stderr has a line about it */
 
 struct limits_gpu {
 	char uuid[48];
 	uint64_t memory;        /* what all processes of the container may hold together; 0: no limit */
-	uint64_t context_bytes; /* taken to be what a context costs until the agent has measured it; 0: not known */
+	uint64_t context_bytes; /* taken to be what a context costs until the agent has measured it; 0: unknown */
 	uint32_t core;          /* percent of the GPU's time, 1 to 100; 0: not limited */
 	uint32_t weight;        /* for CORE_WEIGHTED and for the order among those that wait; 0: like `core` */
 	uint32_t mode;          /* enum core_mode */
@@ -72,8 +72,8 @@ struct limits_page {
 	uint64_t magic; /* LIMITS_MAGIC */
 	uint32_t version, size;
 	/* Resizing a live container: write the new values, then add one. Each value acts by itself as soon as it is written,
-	   so a reader between two of them sees limits that are old and new, never one that is neither. What processes have
-	   seen of it stands in their slots. A limit below what is held takes nothing back: it refuses until less is held. */
+	   so a reader between two of them sees limits that are old and new, never one that is neither. The generation that a process
+	   has seen is in its slot. A limit below what is held takes nothing back: it refuses until less is held. */
 	uint64_t generation;
 	uint64_t tenant;    /* names the container to the arbiter; not 0, never used for another container of this machine */
 	uint32_t flags, gpu_count;
@@ -97,8 +97,8 @@ struct limits_page {
  *
  * Slots. `owner` is one word that names a process for good: its pid in bits 0-21, the low 16 bits of the inode of
  * its pid namespace in bits 22-37, the low 26 bits of its start time in ticks (field 22 of /proc/PID/stat) in bits 38-63.
- * A slot is taken by exchanging 0, or the word of a process that is no more, for one's own, and cleared after that, so
- * whoever dies while clearing leaves it to the next. A process judges only words with its own namespace's bits; the
+ * A slot is taken by exchanging 0, or the word of a process that is no more, for one's own, and cleared after that, so a
+ * process that dies while it clears one leaves it to the next. A process judges only words with its own namespace's bits; the
  * agent, which sees all of them, finds the process by `pid_namespace` and NSpid of /proc/PID/status. A process whose
  * state is Z and that has no other threads is no more.
  */
@@ -129,7 +129,7 @@ struct usage_slot {
 	struct usage_gpu gpus[PAGE_GPUS];
 };
 
-/* What processes that are gone and those that live did together; only ever grows, but for paid_until. */
+/* The work of all processes together, also of those that are gone; only ever grows, but for paid_until. */
 struct usage_total {
 	uint64_t busy_ns, throttled_ns, refused, launches;
 	uint64_t paid_until; /* without an arbiter: so far the container has paid for its time (turns.c) */

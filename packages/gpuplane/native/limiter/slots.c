@@ -62,7 +62,7 @@ static void learn_self(void)
 	own_word = word_of((uint64_t)getpid(), own_namespace, own_start);
 }
 
-/* Whether the process that an owner's word names is no more. What cannot be known is taken to live. */
+/* Whether the process that an owner's word names is no more. An unknown process counts as alive. */
 static bool gone(uint64_t word)
 {
 	char path[64];
@@ -118,6 +118,7 @@ unsigned slots_end(void)
 
 bool slots_claim(void)
 {
+	int cancel = cancel_put_off();
 	pthread_mutex_lock(&claiming);
 	if (number < 0)
 		learn_self();
@@ -127,7 +128,7 @@ bool slots_claim(void)
 		bool before_exec = word == own_word && LOAD(slot->image) && LOAD(slot->image) != own_image;
 		if ((word && !before_exec && !gone(word)) || !take_over(slot, word))
 			continue;
-		/* Before anything is asked for in the slot, so that nobody overlooks it. */
+		/* Before anything is asked for in the slot, so that no process overlooks it. */
 		uint64_t top = LOAD(usage->high_water);
 		while (top <= i && !EXCHANGE(usage->high_water, &top, (uint64_t)i + 1))
 			;
@@ -139,6 +140,7 @@ bool slots_claim(void)
 		number = (int)i;
 	}
 	pthread_mutex_unlock(&claiming);
+	cancel_allow(cancel);
 	return number >= 0;
 }
 
@@ -158,6 +160,7 @@ void slots_forget(void)
 
 void slots_reap(void)
 {
+	int cancel = cancel_put_off();
 	pthread_mutex_lock(&claiming);
 	if (!own_word)
 		learn_self();
@@ -168,6 +171,7 @@ void slots_reap(void)
 			STORE(slot->owner, 0);
 	}
 	pthread_mutex_unlock(&claiming);
+	cancel_allow(cancel);
 }
 
 bool slots_gone(unsigned slot)

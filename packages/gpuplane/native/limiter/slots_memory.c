@@ -136,11 +136,13 @@ static bool ask_again(int gpu, uint64_t bytes, uint64_t *word)
 /* Looks for processes that are no more, and waits for others that ask. Other threads may free memory meanwhile. */
 static bool take_patiently(int gpu, uint64_t bytes, uint64_t *word)
 {
+	int cancel = cancel_put_off();
 	pthread_mutex_lock(&waiting);
 	set_asks_again(true);
 	bool taken = ask_again(gpu, bytes, word);
 	set_asks_again(false);
 	pthread_mutex_unlock(&waiting);
+	cancel_allow(cancel);
 	return taken;
 }
 

@@ -1,5 +1,5 @@
 /*
- * What a process with limits and the arbiter of the GPUs' time say to each other.
+ * The messages between a process with limits and the arbiter of the GPUs' time.
  *
  * The arbiter listens on the socket `turns` in the directory of each share (SOCK_SEQPACKET). A process connects once for
  * each GPU. Each message is one `struct word`. The first two members and the size never change, so each side can name the

@@ -88,7 +88,7 @@ NVML: Final = {
     29: ("a state that does not allow it", "nvidia-smi -q shows the GPU's modes"),
     999: ("unknown", LOOK_FOR_XID),
 }
-"""nvmlReturn_t -> (what it means, cure). What only says that a GPU does not offer a value is no failure."""
+"""nvmlReturn_t -> (what it means, cure). A code for a value that the GPU does not offer is no failure."""
 
 XID: Final = {
     8: ("the GPU stopped processing", _APPLICATION),
@@ -120,7 +120,10 @@ XID: Final = {
     110: ("security fault", _RESET),
     119: ("GPU system processor timeout", _RESET),
     120: ("GPU system processor error", _RESET),
-    121: ("corrected error on the link between CPU and GPU", "nothing at once; replace the board when it comes often"),
+    121: (
+        "corrected error on the link between CPU and GPU",
+        "nothing at once; replace the board if the error is frequent",
+    ),
     140: ("unrecovered ECC error", _RESET),
     143: ("the GPU could not be initialised", _REBOOT),
     144: ("NVLink error", "nvidia-smi nvlink -e shows the link; reset the GPU; check the bridge or NVSwitch"),

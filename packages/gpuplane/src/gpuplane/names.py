@@ -185,7 +185,7 @@ MIG_STRATEGY_ENV: Final = "MIG_STRATEGY"  # none, single or mixed: how labels te
 # "false" where ClusterPolicy spec.driver.enabled is: the driver's operand then looks for a driver and installs none.
 DRIVER_INSTALL_ENV: Final = "GPUPLANE_DRIVER_INSTALL"
 DRIVER_SOURCE_ENV: Final = "GPUPLANE_DRIVER_SOURCE"  # "container": NVIDIA's image installs, the operand only watches
-# What the driver's operand installs, named as NVIDIA's driver images name it where they do.
+# Settings of the driver's operand, with the names of NVIDIA's driver images where these have them.
 RECOMMENDED_DRIVER: Final = "580.82.07"  # its branch is the newest that supports every GPU since Maxwell
 DRIVER_DEFAULT_ENV: Final = "GPUPLANE_DRIVER_DEFAULT"  # the version where none is set: another one is another driver
 DRIVER_VERSION_ENV: Final = "DRIVER_VERSION"  # 570.133.20, or the branch 570 with precompiled packages
@@ -201,8 +201,8 @@ PLUGIN_DEFAULT_ENV: Final = "DEFAULT_CONFIG"  # the configuration of nodes witho
 DIALECTS_ENV: Final = "GPUPLANE_DIALECTS"
 PLUGIN_FALLBACKS_ENV: Final = "FALLBACK_STRATEGIES"  # and without a default: of named, single, empty, in order
 
-# Who brings GPUs into containers: "true" the NRI plugin, where the runtime offers NRI; "false" the kubelet. Without it
-# the NRI plugin brings shares, and the kubelet whole GPUs. By its name in NVIDIA's toolkit.
+# The program that brings GPUs into containers: "true" the NRI plugin, where the runtime offers NRI; "false" the
+# kubelet. Without it the NRI plugin brings shares, and the kubelet whole GPUs. By its name in NVIDIA's toolkit.
 NRI_ENV: Final = "ENABLE_NRI_PLUGIN"
 
 SAVED_ENV: Final = "GPUPLANE_SAVED_MS"  # in the device plugin: GPU time that idle containers save

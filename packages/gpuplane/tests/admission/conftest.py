@@ -28,7 +28,7 @@ ACCOUNTS = {"admission": "gpuplane-admission", "scheduler": "gpuplane-scheduler"
 
 
 class World:
-    """`admin` is the cluster's owner, `tenant` may do everything but is nobody special."""
+    """`admin` is the cluster's owner; `tenant` has a role with all rights, but an ordinary account."""
 
     def __init__(self, server: ApiServer, directory: Path) -> None:
         self.server = server
@@ -60,9 +60,9 @@ class World:
         return Client.connect(self.kubeconfig(token))
 
     async def install(self, admission: str = "closed", *, pod_scheduler: bool = False) -> None:
-        """The objects of an installation with admission; the tenants may do what they like.
+        """Create the objects of an installation with admission; the tenants have a role with all rights.
 
-        `pod_scheduler`: with the pod scheduler, to which pods may be given, and the kind ClusterPolicy.
+        `pod_scheduler`: with the pod scheduler, which pods may name, and the kind ClusterPolicy.
         """
         self.scheduler_name = names.SCHEDULER_NAME if pod_scheduler else ""
         left_out = ["Deployment", "ClusterPolicy", *([] if pod_scheduler else ["CustomResourceDefinition"])]
@@ -174,7 +174,7 @@ class World:
 
 
 def read(port: int, path: str, body: bytes | None = None) -> str:
-    """What a replica answers; anybody's certificate will do."""
+    """Return the answer of a replica; the certificate is not verified."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with urllib.request.urlopen(f"https://localhost:{port}{path}", data=body, context=context) as answer:

@@ -175,7 +175,7 @@ async def test_installing_again_keeps_certificate_and_trust(world, replicas):
 
 
 async def test_an_expired_certificate_is_a_failed_call(world, make_pod):
-    """What the API server does with one; the webhook never shows one while it can write."""
+    """The API server reports an expired certificate as a failed call; the webhook uses none while it can write."""
     await world.install("closed")
     await world.start()
     plan = CertificatePlan("test", ("localhost", f"{names.ADMISSION_NAME}.{NAMESPACE}.svc"))

@@ -1,4 +1,4 @@
-"""Pods that request GPUs are given to the pod scheduler, where the ClusterPolicy says so and the scheduler leads."""
+"""Pods that request GPUs get the pod scheduler's name, where the ClusterPolicy says so and the scheduler leads."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def test_a_workload_is_admitted_with_a_warning(world, make_pod, caplog):
 
 
 async def test_pods_of_the_system_and_without_gpus_never_come(world, make_pod):
-    await world.install("closed")  # with nobody there: what comes, fails
+    await world.install("closed")  # without a webhook's server: a request fails
     await world.create(make_pod("plain"))
     for namespace in ("kube-system", names.OPERATOR_NAMESPACE):
         system = make_pod(f"in-{namespace}", gpu=1)

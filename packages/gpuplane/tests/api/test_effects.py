@@ -34,6 +34,6 @@ def test_what_is_set_and_does_nothing_is_named_and_defaults_are_not() -> None:
     }
     idle = {"driver.args": ["-x"], "driver.manager.image": "m", "migManager.gpuClientsConfig.name": "x"}
     assert dict(without_effect(spec)) == idle
-    # With a driver image its arguments are somebody's to read.
+    # With a driver image, the image's entry point reads its arguments.
     spec["driver"] |= {"repository": "nvcr.io/nvidia", "image": "driver"}
     assert dict(without_effect(spec)) == {k: v for k, v in idle.items() if k != "driver.args"}

@@ -1,4 +1,4 @@
-"""The definitions of Karpenter's kinds: what they admit and refuse, and that `gpuplane check` says the same."""
+"""The definitions of Karpenter's kinds admit and refuse the right objects, and `gpuplane check` agrees with them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def server(kind: str) -> Structural:
 
 
 def refusals(data: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
-    """What the API server says about an object."""
+    """Return the API server's errors about an object."""
     filled = msgspec.json.decode(msgspec.json.encode(data))
     server(data["kind"]).fill(filled)
     return [cause.message for cause in server(data["kind"]).validate(filled, old)]
@@ -151,7 +151,7 @@ def test_the_api_server_takes_each_definition_and_every_field_explains_itself(se
 
 
 def fields_of(kind: Any) -> Iterator[tuple[str, Any]]:
-    """Path and type of each field of a Struct, of fields that are Structs too."""
+    """Yield the path and the type of each field of a Struct, and of the Structs in its fields."""
     for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
         yield field.encode_name, field.type
         for found in (field.type, *getattr(field.type, "types", ()), getattr(field.type, "item_type", None)):
@@ -159,7 +159,7 @@ def fields_of(kind: Any) -> Iterator[tuple[str, Any]]:
                 yield from ((f"{field.encode_name}.{path}", inner) for path, inner in fields_of(found.cls))
 
 
-# Of v1beta1 alone, or of a reference that two kinds share.
+# Fields of v1beta1 alone, or of a reference that two kinds share.
 ELSEWHERE = {
     ("NodePool", "spec.template.spec.kubelet"),
     ("NodePool", "spec.disruption.expireAfter"),

@@ -1,4 +1,4 @@
-"""What a node's GPUs are worth in the units that its kubelet counts."""
+"""A node's GPUs in the units that its kubelet counts."""
 
 from __future__ import annotations
 

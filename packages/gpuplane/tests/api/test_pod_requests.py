@@ -1,4 +1,4 @@
-"""What a pod requests: by the life of its containers, and the same number for everyone who counts."""
+"""Requests of a pod: by the life of its containers, and the same number for every reader."""
 
 from __future__ import annotations
 

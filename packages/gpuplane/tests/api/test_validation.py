@@ -192,7 +192,7 @@ JSON = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(JSON)
 def test_no_data_makes_it_fail(data):
-    """Whatever comes in, findings with known codes come out, and what has none decodes."""
+    """Validation of any data returns findings with known codes, and data without findings decodes."""
     for candidate in (data, policy() | {"spec": data}, policy(driver=data), policy() | {"metadata": data}):
         found = check_object(candidate)
         assert all(finding.code in codes.CODES for finding in found)

@@ -85,7 +85,7 @@ def test_the_launch_template_declares_the_disk(data: dict[str, Any], gib: int) -
 
 
 def test_pods_have_what_system_and_evictions_leave_of_the_disk() -> None:
-    assert disk_for_pods(20 * GIB) == 17 * GIB  # 1 GiB is reserved, and 10% are kept free
+    assert disk_for_pods(20 * GIB) == 17 * GIB  # 1 GiB is reserved, and 10% stay free
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Random histories: writes lost, watches late, the cloud failing, and the process ended at any write.
 
-Whatever happens: no instance is bought twice, none is left over, and no limit is exceeded.
+In all histories: no instance is bought twice, none is left over, and no limit is exceeded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What pods prefer counts until no node keeps it, and costs no pod its node."""
+"""Preferences of pods count as long as a node meets them, and never cost a pod its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes are bought, and why a pod gets none."""
+"""The choice of nodes to buy, and the reasons why a pod gets no node."""
 
 from __future__ import annotations
 

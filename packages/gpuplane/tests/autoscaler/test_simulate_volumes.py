@@ -141,7 +141,7 @@ def test_an_odd_object_is_named(simulate: Simulation, odd: dict[str, Any], where
 
 
 def test_zones_have_one_name(simulate: Simulation) -> None:
-    """That of the driver and that of Kubernetes."""
+    """The driver's name of a zone and the name of Kubernetes mean the same zone."""
     chosen = pod("train", 1, volumes=DATA["spec"]["volumes"], nodeSelector={ZONE: A})
     found = simulate(chosen, claim(volumeName="pv"), volume(B))
     assert not found["nodes"] and found["waiting"]

@@ -82,7 +82,7 @@ def options_of(
 
 
 def fits_gpus(option: NodeOption, asks: Sequence[PodAsk]) -> bool:
-    """Whether some division of the shares over the GPUs holds them all: an own search, not the code under test."""
+    """Return whether a division of the shares over the GPUs holds all of them: a search of the tests' own."""
     sizes = sorted((ask.info.requests.get(names.VCUDA_CORE, 0) for ask in asks), reverse=True)
 
     def search(left: tuple[int, ...], rest: list[int]) -> bool:

@@ -22,7 +22,7 @@ Change = Callable[..., None]
 
 
 def carried_out(cluster: Cluster, pod: Object, change: str) -> tuple[Cluster, Object]:
-    """Return the cluster and the pod after the change. Fails for a cure that nobody could carry out."""
+    """Return the cluster and the pod after the change. Fails for a cure that no user could carry out."""
     cluster, pod = copy.deepcopy((cluster, pod))
     cluster.pods = [pod if one["metadata"]["uid"] == pod["metadata"]["uid"] else one for one in cluster.pods]
     found = [(made, match) for words, made in CHANGES.items() if (match := re.fullmatch(words, change))]

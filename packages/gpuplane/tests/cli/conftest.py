@@ -1,4 +1,4 @@
-"""What tests of commands share: an API server in this process, without controllers."""
+"""Fixtures for tests of commands: an API server in this process, without controllers."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ T4 = 15360
 
 
 class Cluster:
-    """What is put here is what `explain` reads."""
+    """The objects that `explain` reads."""
 
     def __init__(self) -> None:
         self.nodes: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What an explanation shows a person: the page, and its cures."""
+"""The page of an explanation, and its cures."""
 
 from __future__ import annotations
 

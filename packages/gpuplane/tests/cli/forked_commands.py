@@ -29,7 +29,7 @@ GRACE_SECONDS = 1.0  # a component that ends by itself does so in this time, mos
 
 
 def run(words: list[str], text: str) -> tuple[int, str]:
-    """What a command line ended with, and what it wrote."""
+    """Run a command line; return its exit code and its output."""
     with tempfile.TemporaryFile() as out:
         pid = os.fork()
         if pid == 0:

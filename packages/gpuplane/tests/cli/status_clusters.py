@@ -1,4 +1,4 @@
-"""An API server with the operator of an old release, and the command beside it, for the tests of what a person sees."""
+"""An API server with the operator of an old release, and the new command, for tests of the user's view."""
 
 from __future__ import annotations
 

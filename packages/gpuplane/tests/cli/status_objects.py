@@ -75,7 +75,7 @@ def screen(ascii_only: bool = False) -> Console:
 
 
 def with_faults(node: GPUNode, *faults: str) -> GPUNode:
-    """The node with a fault of each of its first GPUs; "" is none."""
+    """Return the node with a fault for each of its first GPUs; "" means no fault."""
     health = {f"GPU-{index}": fault for index, fault in enumerate(faults) if fault}
     return msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, health=health))
 

@@ -61,7 +61,7 @@ def nodes_files() -> None:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What Chromium saw of each page, by name, width and scheme."""
+    """Return Chromium's findings about each page, by name, width and scheme."""
     browser.python()
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:

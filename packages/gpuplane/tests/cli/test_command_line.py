@@ -1,15 +1,10 @@
-"""The command line as its users meet it: usage, exit codes, completion."""
+"""The command line as its users meet it: usage, exit codes, settings."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import re
-import subprocess
-import sys
-import textwrap
-from collections.abc import Iterator
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -17,7 +12,6 @@ import pytest
 import yaml
 
 import gpulab.verbs
-from gpuplane.cli import parser, verbs, word_order
 from gpuplane.cli.completion import candidates
 from gpuplane.cli.components import OPERANDS, OTHERS
 from gpuplane.cli.main import main
@@ -26,97 +20,6 @@ from gpuplane.cli.parser import parse
 from tinykube.cluster import ClusterSpec
 
 COMPONENTS = OPERANDS | OTHERS | gpulab.verbs.COMPONENTS
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """gpuplane as it is where no other package adds to it."""
-    monkeypatch.setattr(verbs, "_entry_points", dict)
-    verbs.installed.cache_clear()
-    yield
-    verbs.installed.cache_clear()
-
-
-def test_help_imports_nothing_heavy() -> None:
-    script = (
-        "import sys\nfrom gpuplane.cli.parser import build\nfrom gpuplane.cli.verbs import installed\n"
-        "assert ' demo ' in build(installed()).format_help()\n"
-        "heavy = {'msgspec', 'asyncio', 'yaml', 'rich', 'grpc', 'uvicorn', 'lightkube', 'ssl'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("words", ["--help", "status -o json", "run driver --node-name n"])
-def test_the_parsers_are_built_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str
-) -> None:
-    built = []
-    build = parser.build
-    monkeypatch.setattr(parser, "build", lambda *given, **more: built.append(given) or build(*given, **more))
-    with contextlib.suppress(SystemExit):
-        parse(words.split())
-    assert len(built) == 1
-    capsys.readouterr()
-
-
-@pytest.mark.parametrize(
-    ("module", "unused"),
-    [
-        ("status", {"yaml", "rich", "grpc", "gpuplane.operator", "gpuplane.explain", "gpuplane.api.manifests"}),
-        (
-            "explain",
-            {"yaml", "rich", "grpc", "gpuplane.operator", "gpuplane.api.clusterpolicy", "gpuplane.api.manifests"},
-        ),
-    ],
-)
-def test_status_and_explain_import_nothing_that_they_do_not_use(module: str, unused: set[str]) -> None:
-    script = f"import sys, gpuplane.cli.{module}\nprint(sorted({unused!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_an_operand_starts_without_looking_for_other_packages() -> None:
-    script = (
-        "import sys\nfrom gpuplane.cli.parser import parse\nparse(['run', 'driver', '--node-name', 'n'])\n"
-        "others = {f'gpuplane.cli.{name}_parser' for name in ('cluster', 'local', 'machine', 'share', 'simulate')}\n"
-        "print(sorted({'importlib.metadata', 'gpulab', *others} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.usefixtures("alone")
-def test_without_gpulab_the_command_has_no_embedded_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not {"up", "down", "demo"} & set(candidates([""]))
-    assert candidates(["run", ""]) == sorted(OPERANDS | OTHERS)
-    for words in (["up"], ["demo"], ["run", "kubelet"]):
-        with pytest.raises(SystemExit) as caught:
-            main(words)
-        assert caught.value.code == 2
-    capsys.readouterr()
-
-
-@pytest.mark.usefixtures("alone")
-def test_without_gpulab_simulated_gpus_name_the_package_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert main(["share", "run", "--core", "30", "--simulate", "t4", "--", "true"]) == 125
-    assert main(["share", "top", "--simulate", "t4"]) == 1
-    assert capsys.readouterr().err.count("pip install gpuplane-gpulab") == 2
-
-
-@pytest.mark.parametrize("component", [*OPERANDS, *OTHERS])
-def test_a_component_starts_without_the_parsers_of_other_commands(
-    monkeypatch: pytest.MonkeyPatch, component: str
-) -> None:
-    words = ["run", component, "--kubeconfig", "/k"]
-    expected = vars(parser.build().parse_args(words))
-    monkeypatch.setattr(parser, "_add_commands", None)
-    found = vars(parser.parse(words))
-    assert {**found, "command": None} == {**expected, "command": None}
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["up", "--light-nodes", "many"], ["status", "everything"], ["run"]])
@@ -145,6 +48,60 @@ def test_an_argument_that_names_nothing_is_wrong_usage(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("up --light-nodes -5", "'-5' is no whole number of at least 0"),
+        ("up --light-nodes 1.5", "'1.5' is no whole number of at least 0"),
+        ("up --light-nodes 1" + 18 * "0", "is too large: 999999999999999999 at most"),
+        ("up --light-nodes " + 5000 * "9", "is too large: 999999999999999999 at most"),
+        ("up --port -1", "'-1' is no port: 0 to 65535"),
+        ("dashboard --port 99999999", "'99999999' is no port: 0 to 65535"),
+        ("run operator --port 65536", "'65536' is no port: 0 to 65535"),
+        ("run scheduler --port -5", "'-5' is no port: 0 to 65535"),
+        ("check ''", "'' names no file"),
+        ("driver plan --host-root ''", "argument --host-root: '' names no file"),
+        ("up --scheduler-config ''", "argument --scheduler-config: '' names no file"),
+    ],
+)
+def test_numbers_out_of_range_and_empty_paths_are_wrong_usage(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(shlex.split(words))
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["frobnicate", "status -o bla", "up --light-nodes 99999999999999999999999", "share run --core", "explain --foo"],
+)
+def test_wrong_usage_keeps_to_the_width_of_the_terminal(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said() -> str:
+        with pytest.raises(SystemExit):
+            main(words.split())
+        return capsys.readouterr().err
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    whole = said()
+    monkeypatch.setenv("COLUMNS", "60")
+    folded = said()
+    assert max(map(len, folded.splitlines())) <= 60
+    assert folded.split() == whole.split() and len(whole.splitlines()) == 2
+
+
+def test_an_unknown_simulated_gpu_is_answered_with_each_model_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert main(["share", "run", "--core", "30", "--simulate", "abacus", "--", "true"]) == 125
+    said = capsys.readouterr().err
+    assert "no GPU 'abacus' can be played" in said and said.count("k80") == 1
 
 
 def test_no_cluster_ends_with_3_and_a_cure(
@@ -308,7 +265,8 @@ def test_ls_lists_clusters_also_those_that_do_not_run(
     directory.mkdir(parents=True)
     (directory / "cluster.json").write_bytes(msgspec.json.encode(ClusterSpec(name="lab")))
     assert main(["ls"]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "lab    stopped           gpuplane up"
+    cure = "gpuplane up --name lab, or down lab"
+    assert capsys.readouterr().out.splitlines()[1] == f"lab    stopped           {cure}"
     assert candidates(["down", ""]) == ["lab"]
 
 
@@ -317,6 +275,8 @@ def test_ls_lists_clusters_also_those_that_do_not_run(
     [
         (["stauts"], "unknown COMMAND: stauts; did you mean status?"),
         (["status", "--wach"], "unknown: --wach; did you mean --watch?"),
+        (["status", "--what", "gpus"], "unknown: --what; write it without the flag: gpuplane status WHAT"),
+        (["status", "--what=gpus"], "unknown: --what=gpus; write it without the flag: gpuplane status WHAT"),
         (["run", "exportr"], "unknown COMPONENT: exportr; did you mean exporter?"),
         (["status", "-o", "jsn"], "unknown -o/--output: jsn; did you mean json?"),
         (["status", "-o", "zzz"], "unknown -o/--output: zzz: choose from text, wide, json, yaml, name"),
@@ -329,119 +289,6 @@ def test_a_mistake_is_answered_with_what_was_meant(
         main(words)
     assert caught.value.code == 2
     assert said in capsys.readouterr().err
-
-
-ORDERS = [
-    ("-v status", "status -v"),
-    ("-n ml status", "status -n ml"),
-    ("-nml status gpus", "status -nml gpus"),
-    ("--namespace=ml -o wide status gpus", "status --namespace=ml -o wide gpus"),
-    ("--namesp status status", "status --namesp status"),
-    ("-wn ml status", "status -wn ml"),
-    ("--timeout 5s --kubeconfig /k explain ml/x", "explain --timeout 5s --kubeconfig /k ml/x"),
-    ("-o json driver plan", "driver plan -o json"),
-    ("driver -o json plan", "driver plan -o json"),
-    ("-q driver --precompiled plan", "driver plan -q --precompiled"),
-    ("--no-scheduler install --dry-run", "install --no-scheduler --dry-run"),
-    ("--pools a b --pods c simulate nodes", "simulate nodes --pools a b --pods c"),
-    ("-q share --core 30 run -- status -v", "share run -q --core 30 -- status -v"),
-    ("-v run --node-name up driver", "run driver -v --node-name up"),
-    ("--node t4-ubuntu22 up --detach", "up --node t4-ubuntu22 --detach"),
-]
-
-
-@pytest.mark.parametrize(("flags_first", "verb_first"), ORDERS)
-def test_flags_may_stand_before_the_command(flags_first: str, verb_first: str) -> None:
-    found, expected = (vars(parse(words.split())) for words in (flags_first, verb_first))
-    assert {**found, "command": None} == {**expected, "command": None}
-
-
-def test_a_flag_takes_the_same_words_of_every_command() -> None:
-    """Else no flag before a command could be read."""
-    taken: dict[str, set[bool]] = {}
-
-    def collect(command: argparse.ArgumentParser) -> None:
-        for text, action in word_order.own_flags(command).items():
-            taken.setdefault(text, set()).add(action.nargs == 0)
-        for sub in parser.subparsers(command).values():
-            collect(sub)
-
-    collect(parser.build(verbs.installed()))
-    assert len(taken) > 50 and not [text for text, found in taken.items() if len(found) > 1]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("-v", "gpuplane: no COMMAND is named for -v"),
-        ("-n status", "gpuplane: no COMMAND is named for -n"),
-        ("-n ml stauts", "gpuplane: unknown COMMAND: stauts; did you mean status?"),
-        ("-n ml ls", "gpuplane ls: unknown: -n ml\n"),
-        ("status --wach", "gpuplane status: unknown: --wach; did you mean --watch?"),
-        ("--wach status", "gpuplane status: unknown: --wach"),
-        ("--versoin", "gpuplane: unknown: --versoin; did you mean --version?"),
-    ],
-)
-def test_a_flag_that_a_command_does_not_have_is_refused_by_that_command(
-    capsys: pytest.CaptureFixture[str], words: str, said: str
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(words.split())
-    assert caught.value.code == 2
-    assert said in capsys.readouterr().err
-
-
-def test_help_may_stand_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = []
-    for words in (["-h", "status"], ["-q", "help", "status"], ["status", "--help"]):
-        with pytest.raises(SystemExit) as caught:
-            main(words)
-        assert caught.value.code == 0
-        shown.append(capsys.readouterr().out)
-    assert shown[0] == shown[1] == shown[2]
-
-
-@pytest.mark.parametrize("words", [["help"], ["help", "install"], ["help", "run", "driver"]])
-def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    shown = []
-    for arguments in (words, [*words[1:], "--help"]):
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        assert caught.value.code == 0
-        shown.append(capsys.readouterr().out)
-    assert shown[0] == shown[1]
-
-
-def commands_with_help() -> list[str]:
-    """Every command, without the components of `gpuplane run`, which its own help lists, and `help` itself."""
-    found = [""]
-
-    def collect(command: argparse.ArgumentParser, words: tuple[str, ...]) -> None:
-        for word, sub in parser.subparsers(command).items():
-            if words != ("run",) and word != "help":
-                found.append(" ".join((*words, word)))
-                collect(sub, (*words, word))
-
-    collect(parser.build(verbs.installed()), ())
-    return found
-
-
-@pytest.mark.parametrize("command", commands_with_help())
-def test_the_help_of_a_command_has_examples_that_are_understood(
-    capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    with pytest.raises(SystemExit):
-        main([*command.split(), "--help"])
-    _, _, page = capsys.readouterr().out.partition("\n\n")  # after the usage: argparse breaks no list of choices
-    assert not [line for line in page.splitlines() if len(line) > 80]
-    _, _, listed = page.partition("examples:\n")
-    assert listed
-    for line in textwrap.dedent(listed).splitlines():
-        found = re.findall(r"gpuplane ([^|>)]+)", line.partition("   ")[0])
-        assert found[0].startswith(command), "an example of another command"
-        for words in found:
-            if not words.startswith("help"):
-                assert parse(words.split()).command
 
 
 def test_a_login_that_expired_ends_a_command_that_asks_for_several_lists(

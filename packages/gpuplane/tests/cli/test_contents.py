@@ -1,4 +1,4 @@
-"""Which objects of a namespace a user would miss, so that `gpuplane uninstall` keeps it."""
+"""Objects of a namespace that belong to a user, for which `gpuplane uninstall` leaves the namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `gpuplane cost` asks the store of the cluster's dashboard: with whose token, and what follows where it fails."""
+"""Queries of `gpuplane cost` to the store of the cluster's dashboard: the token, and the reaction to failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gpuplane demo` says when it is interrupted, or started twice."""
+"""Messages of `gpuplane demo` when it is interrupted, or started twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo says of its own figures: each promise is compared with what was measured."""
+"""The demo's verdict on its figures: each promise is compared with the measured value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the autoscaler has already done for a pod, which `gpuplane explain` says before everything else."""
+"""Actions of the autoscaler for a pod, which `gpuplane explain` prints before everything else."""
 
 from __future__ import annotations
 

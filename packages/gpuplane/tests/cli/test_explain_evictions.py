@@ -1,4 +1,4 @@
-"""The dry run of preemption in `explain`: the victims, or why no eviction helps. What a scheduler does is in
+"""The dry run of preemption in `explain`: the victims, or why no eviction helps. The scheduler's own run is in
 `pod_scheduler/test_explained.py`.
 """
 

@@ -1,4 +1,4 @@
-"""`explain` beside the extender and a scheduler: what it says is what they do, and its cures come about."""
+"""`explain` agrees with the extender and a scheduler: they do as it says, and its cures help."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def bound(pod: Pod) -> str:
 
 
 def at(pod: Pod) -> str:
-    """Where it is, as cures say it."""
+    """Return the place of the pod, as cures write it."""
     assignment = of_pod(pod)
     assert assignment is not None
     indices = sorted({part.index for parts in assignment.containers.values() for part in parts})

@@ -1,4 +1,4 @@
-"""What `explain` says of pods that start together: the gang, not the pod by itself."""
+"""Explanations of pods that start together: of the gang, not of the pod by itself."""
 
 from __future__ import annotations
 

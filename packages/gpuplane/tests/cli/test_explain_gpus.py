@@ -54,7 +54,7 @@ def test_without_the_extender_whole_gpus_are_counted(cluster, monkeypatch):
     found = cluster.explain(cluster.pod("p", limits={names.GPU_RESOURCE: 2}))
     assert [tally.reason for tally in found.node_reasons] == ["2 whole GPUs asked, 1 free"]
     assert {tally.reason: tally.count for tally in found.gpu_reasons} == {"whole": 2, "together": 1, "lost": 1}
-    assert "1 of 4 wholly free; which are held is not told" in drawn(found, monkeypatch)
+    assert "1 of 4 wholly free; which are held is unknown" in drawn(found, monkeypatch)
     assert changes(found)["ask 1 instead of 2 GPUs"] == "a"
 
 

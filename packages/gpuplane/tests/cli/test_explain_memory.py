@@ -1,4 +1,4 @@
-"""How much memory the process of the operator takes that reads a cluster for an explanation."""
+"""Memory of the operator's process that reads a cluster for an explanation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the node pools of a cluster would buy for a pod that waits, as `gpuplane explain` prints it."""
+"""Nodes that the cluster's pools would buy for a waiting pod, as `gpuplane explain` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `explain` says of pods whose queue lets them wait."""
+"""Explanations of pods that wait in their queue."""
 
 from __future__ import annotations
 

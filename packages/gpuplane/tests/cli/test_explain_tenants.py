@@ -1,4 +1,4 @@
-"""What the operator answers in PodExplanations: no name of another tenant, and nodes in a number that fits."""
+"""The operator's answers in PodExplanations: no name of another tenant, and the number of nodes that fit."""
 
 from __future__ import annotations
 

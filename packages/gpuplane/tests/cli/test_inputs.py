@@ -14,7 +14,7 @@ NODE = "sn,cpu_milli,memory_mib,gpu,model\nn,1000,1000,1,T4\n"
 
 
 class StandardInput:
-    """What a process has as standard input; `read` counts the bytes that were taken."""
+    """The standard input of a process; `read` counts the bytes that were read."""
 
     def __init__(self, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
         self.buffer = io.BytesIO(data)

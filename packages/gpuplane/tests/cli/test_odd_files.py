@@ -35,7 +35,7 @@ KUBECONFIG: Final = "--kubeconfig"
 ODD: Final = ("pipe", "folder", "deep", "large", "bytes", "loop", "missing", "/dev/zero")
 # Processes of an embedded cluster, which `up` starts: their file is the cluster's own, found by its folder.
 OF_UP: Final = {"cluster", "cluster-supervisor", "kubelet", "light-nodes", "cloud"}
-# What is no mistake there: a folder of configurations, a file that is made later, and what is compared, not read.
+# Paths that are correct there: a folder of configurations, a file that is made later, a file that is only compared.
 FINE: Final = {
     "device-plugin --config": {"folder"},
     "gpu-feature-discovery --config": {"folder"},
@@ -53,7 +53,7 @@ kind: Provisioner
 metadata: {name: gpu}
 spec: {providerRef: {name: default}}
 """
-# What else a command needs so that it reads the option's file; files of the folder by their names.
+# Further words of a command that it needs to read the option's file; files of the folder by their names.
 REST: Final = {
     "packing": ("--nodes", "nodes.csv", "--pods", "pods.csv"),
     "packing --trace": ("--nodes", "nodes.csv"),

@@ -1,4 +1,4 @@
-"""An overview that is made again after each change is the one that is made anew, and costs what the change costs."""
+"""An overview that is updated after each change equals a new overview, at the cost of the change."""
 
 from __future__ import annotations
 

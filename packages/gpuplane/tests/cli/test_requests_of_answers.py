@@ -1,4 +1,4 @@
-"""What `status` and `explain` ask an API server of 200 nodes: pages of one list for each kind, and nothing per node."""
+"""Requests of `status` and `explain` to an API server of 200 nodes: pages of one list for each kind, and no more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def asked(cluster: World, directory: Path, *words: str) -> Counter[tuple[str, str]]:
-    """How often the command sent each verb for each resource."""
+    """Count how often the command sent each verb for each resource."""
     before = await requests(cluster)
     command = [sys.executable, "-m", "gpuplane", *words, "--kubeconfig", str(directory / "config")]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)

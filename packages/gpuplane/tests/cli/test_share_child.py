@@ -1,4 +1,4 @@
-"""How `gpuplane share run` handles its command: exit codes, signals, the environment of a process."""
+"""The command of `gpuplane share run`: exit codes, signals, the environment of a process."""
 
 from __future__ import annotations
 

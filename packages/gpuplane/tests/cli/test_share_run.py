@@ -1,4 +1,4 @@
-"""`gpuplane share run` as people use it: on a simulated GPU, as any user, with the real limiter."""
+"""`gpuplane share run` for an ordinary user: on a simulated GPU, with the real limiter."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def answer(value):
 
 
 class Share:
-    """Runs `gpuplane share` with a runtime directory of its own."""
+    """Run `gpuplane share` with a runtime directory of its own."""
 
     def __init__(self, runtime: Path) -> None:
         self.base = runtime / "gpuplane"
@@ -90,14 +90,14 @@ class Share:
         return process.returncode, output, errors
 
     def cores(self) -> dict[int, float]:
-        """Percent of the GPU's time by what was asked for, over two seconds, as share top has it."""
+        """Return the percentage of GPU time over two seconds that `share top` prints, by the requested percentage."""
         code, output, errors = self.run("top", "--simulate", "t4", "--interval", "2", "-o", "json")
         assert code == 0, errors
         [gpu] = json.loads(output)["gpus"]
         return {row["coreLimit"]: row["corePercent"] for row in gpu["shares"]}
 
     def utilization(self) -> dict[int, int]:
-        """Percent of the GPU's time by process, read through the driver's own NVML."""
+        """Return the percentage of GPU time by process, read through the driver's own NVML."""
         [dev] = self.base.glob("simulated/*/dev")
         script = (
             "import json, pynvml; pynvml.nvmlInit(); device = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
@@ -108,7 +108,7 @@ class Share:
         return {int(pid): percent for pid, percent in json.loads(done.stdout).items()}
 
     def left(self) -> list[str]:
-        """What lies in the directories of shares and simulated machines."""
+        """Return the files in the directories of shares and simulated machines."""
         return sorted(
             str(path.relative_to(self.base))
             for name in ("shares", "simulated")
@@ -124,7 +124,7 @@ class Share:
 
 @pytest.fixture(scope="session", autouse=True)
 def native() -> None:
-    """The simulated driver and the limiter, compiled if they are not."""
+    """Compile the simulated driver and the limiter if they are missing."""
     wanted = ["libcuda.so.1", "libnvidia-ml.so.1", *(f"limiter/{name}" for name in LIBRARIES)]
     subprocess.run([sys.executable, str(ROOT / "native" / "build.py"), *wanted], check=True)
 
@@ -171,7 +171,7 @@ async def test_what_contexts_cost_is_measured_while_it_runs_and_known_to_the_nex
     ]
     first = share.program("context(); answer(seen())\nfor _ in sys.stdin: answer(seen())", "--memory", "5GiB")
     before = line(first)
-    async with asyncio.timeout(60):  # two looks of the runner: one that measures, one that is sure
+    async with asyncio.timeout(60):  # the runner needs two readings: the first measures, the second confirms
         await Host(share.base).wait_for(f"gpus/{uuid}/context")
     assert first.stdin is not None
     first.stdin.write("\n")
@@ -183,7 +183,7 @@ async def test_what_contexts_cost_is_measured_while_it_runs_and_known_to_the_nex
 
 
 def pid_namespace() -> tuple[str, ...]:
-    """What begins a command that runs in a pid namespace of its own."""
+    """Return the first words of a command that runs in a pid namespace of its own."""
     words = ("unshare", "--user", "--map-root-user", "--pid", "--fork")
     if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no pid namespaces here")
@@ -258,7 +258,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(share: Share) -> Non
 
 def test_other_backends_are_told_by_the_environment(share: Share) -> None:
     words = ("run", "--core", "30", "--memory", "5GiB", "--simulate", "t4")
-    (share.base.parent / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # one that runs
+    (share.base.parent / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # the id of a running process
     pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(share.base.parent)}
     script = 'echo "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT ${GPUPLANE_LIMITS-none}"'
     assert share.run(*words, "--backend", "mps", "--", "sh", "-c", script, **pipes)[1] == "30 0=5120M none\n"
@@ -325,7 +325,7 @@ def test_two_programs_get_their_parts_of_the_time_as_nvml_reads_it(share: Share)
     asked = {core: share.program(spin, "--core", str(core)) for core in (30, 60)}
     pids = {core: line(program) for core, program in asked.items()}
     off: dict[int, float] = {}
-    for _ in range(10):  # a machine that is busy with other things may take from both for a while
+    for _ in range(10):  # other programs on a busy machine may slow both processes for a while
         got, by_nvml = share.cores(), share.utilization()
         off = {core: max(abs(got[core] - core), abs(by_nvml[pid] - core)) for core, pid in pids.items()}
         if max(off.values()) <= 4:
@@ -412,7 +412,7 @@ def test_on_a_terminal_top_stays_until_it_is_interrupted(share: Share) -> None:
     while seen.count(b"no GPU is shared here") < 2:
         seen += os.read(terminal, 4096)
     os.write(terminal, b"\x03")
-    with contextlib.suppress(OSError):  # a terminal without processes reads as broken
+    with contextlib.suppress(OSError):  # reading from a terminal without processes fails
         while part := os.read(terminal, 4096):
             seen += part
     os.close(terminal)
@@ -451,5 +451,5 @@ def test_the_place_of_a_users_shares_is_nobody_elses(tmp_path: Path, monkeypatch
         assert user_base({}, 0) == Path("/run/gpuplane")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stranger = os.geteuid() + 4711
-    with pytest.raises(Terminal, match="XDG_RUNTIME_DIR"):  # made by us, so not the stranger's
+    with pytest.raises(Terminal, match="XDG_RUNTIME_DIR"):  # this test owns the directory, not the other user
         user_base({}, stranger)

@@ -1,4 +1,4 @@
-"""What `gpuplane share top` shows: pages made from plain data, and one look at a machine."""
+"""Output of `gpuplane share top`: pages made from plain data, and one reading of a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gpuplane status --watch` prints into a pipe: a line for each change, with its cause."""
+"""Output of `gpuplane status --watch` into a pipe: a line for each change, with its cause."""
 
 from __future__ import annotations
 

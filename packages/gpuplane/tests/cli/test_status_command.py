@@ -1,4 +1,4 @@
-"""What `gpuplane status` and `explain` print of a cluster, also of one without gpuplane or without its operator."""
+"""Output of `gpuplane status` and `explain` for a cluster, also without gpuplane or without its operator."""
 
 from __future__ import annotations
 

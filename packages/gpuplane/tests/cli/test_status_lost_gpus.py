@@ -1,4 +1,4 @@
-"""What `gpuplane status` shows of GPUs that are lost, not usable or out of reach: cause, holders, cure and count."""
+"""`gpuplane status` lists GPUs that are lost, not usable or out of reach: cause, holders, cure and count."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_what_the_operator_is_refused_is_told_with_its_cure() -> None:
     nodes = [gpunode("n1")]
     seen = overview(nodes, [], {"n1": 2}, refused=refusal([policy]))
     assert nodes_page("prod", seen, screen(), NOW).splitlines()[-4:] == [
-        " ✗ operator refused   30s   what is there goes on",
+        " ✗ operator refused   30s   existing pods are not affected",
         '     what   daemonsets.apps "x" is forbidden',
         "     where  ClusterPolicy p status.conditions",
         "     cure   gpuplane install brings rights and definitions up to date; what the message names otherwise",

@@ -88,7 +88,7 @@ def test_every_line_of_every_page_fits_eighty_columns(
 
 
 def test_an_error_fits_the_window_and_is_whole_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    cure = "gpuplane install --dry-run prints what an installation is; gpuplane install puts it there"
+    cure = "gpuplane install --dry-run prints the manifests; gpuplane install applies them"
     for columns, longest in (("", 100), ("80", 80)):
         monkeypatch.setenv("COLUMNS", columns)
         told = screen()

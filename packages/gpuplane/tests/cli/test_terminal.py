@@ -59,7 +59,7 @@ async def test_an_error_fits_eighty_columns(cluster: World, tmp_path: Path) -> N
     await cluster.client.delete(Deployment, "gpu-operator", names.OPERATOR_NAMESPACE)
     async with on_terminal("status", "--kubeconfig", str(tmp_path / "config")) as terminal:
         assert await terminal.process.wait() == 1
-        await terminal.until(lambda: "puts it there" in " ".join(terminal.text.split()))
+        await terminal.until(lambda: "applies them" in " ".join(terminal.text.split()))
     assert max(map(len, plain(terminal.text).splitlines())) <= 80
 
 

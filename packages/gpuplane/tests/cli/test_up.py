@@ -1,4 +1,4 @@
-"""What `gpuplane up` says of the cluster that it started."""
+"""Output of `gpuplane up` about the cluster that it started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the use of GPUs is read from: Prometheus with what it remembers, else the exporters; what is said without."""
+"""Sources of the use of GPUs: Prometheus with its history, else the exporters; and the message without a source."""
 
 from __future__ import annotations
 

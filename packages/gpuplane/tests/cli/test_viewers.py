@@ -1,4 +1,4 @@
-"""What a user may read who may view a namespace or the cluster, and no more."""
+"""Rights to read of a user who may view a namespace or the cluster."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Tab:
         self.page.wait_for_selector(COMPLETE[name])
 
     def picture(self, path: Path, changing: str = "") -> list[list[Any]]:
-        """Write a picture of the page as it is, and beside it where its texts change with the time; return its layout.
+        """Write a picture of the page as it is, and a mask of the texts that change with the time; return its layout.
 
         Args:
             changing: selects elements that change besides texts with ages.

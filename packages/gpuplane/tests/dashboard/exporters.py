@@ -30,7 +30,7 @@ GAUGES = (
 
 
 class Holding(NamedTuple):
-    """What a pod holds of a GPU, and the part of the GPU's time that it uses."""
+    """The part of a GPU that a pod holds, and the part of the GPU's time that it uses."""
 
     pod: str
     part: float

@@ -1,4 +1,4 @@
-"""A cluster with everything that the dashboard draws, on an API server in this process, and the command beside it."""
+"""A cluster with everything that the dashboard draws, on an API server in this process, with the command."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ async def lines(process: asyncio.subprocess.Process) -> str:
 
 
 async def toured(folder: Path, python: Path) -> dict[str, Any]:
-    """What Chromium saw of the scene; a GPU more is lost while it looks, and at the end the API server goes."""
+    """Return Chromium's findings about the scene: a GPU is lost meanwhile, and at the end the API server stops."""
     async with cluster(folder) as world, dashboard(folder) as started:
         script = Path(__file__).with_name("browse.py")
         pictures = folder / "none" if os.environ.get("GPUPLANE_PICTURES") else PICTURES

@@ -15,7 +15,7 @@ WIDTHS = ("1440", "390")
 
 
 async def toured(folder: Path) -> dict[str, Any]:
-    """What Chromium saw with the token of a tenant."""
+    """Return Chromium's findings with the token of a tenant."""
     async with two_tenants(folder) as world, in_cluster(world, folder) as page:
         script = Path(__file__).with_name("browse_login.py")
         return await browser.tour(script, f"https://127.0.0.1:{page.port}", "ml-user", str(folder))

@@ -29,7 +29,7 @@ WIDTHS = (1440, 390)
 
 
 async def toured(folder: Path) -> dict[str, Any]:
-    """What Chromium saw of the pages."""
+    """Return Chromium's findings about the pages."""
     async with recorded(folder), dashboard(folder, "--local") as started:
         script = Path(__file__).with_name("browse_pages.py")
         pictures = folder / "none" if os.environ.get("GPUPLANE_PICTURES") else PICTURES

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane import names
+from gpuplane.api.karpenter import CAPACITY_TYPE_LABEL, INSTANCE_LABEL_PREFIX, POOL_LABEL
 from gpuplane.cli.cost_source import no_store
 from gpuplane.dashboard.costs import REMEMBERED_ANSWERS, REMEMBERED_SECONDS, ROWS, CostFacts, store_answer
+from kubekit.api.core import Node
+from kubekit.api.meta import ObjectMeta
 from kubekit.errors import InvalidInput, NoAnswer
 from packages.gpuplane.tests.cli.status_clusters import gpuplane, installed, report
 from packages.gpuplane.tests.cli.test_cost import EVIL, client, metered
@@ -96,6 +100,30 @@ async def test_answers_to_very_many_questions_are_not_all_remembered() -> None:
     assert cluster.read == len(questions)
     await facts.cost(questions[0], "30d")
     assert cluster.read == len(questions) + 1
+
+
+class OfPool(Counting):
+    """A node of the cluster was bought by a pool."""
+
+    async def list(self, kind: type[object], **selection: str) -> object:
+        if kind is not Node:
+            return await super().list(kind, **selection)
+        labels = {POOL_LABEL: "payroll-spot", CAPACITY_TYPE_LABEL: "spot", f"{INSTANCE_LABEL_PREFIX}gpu-count": "1"}
+        return [Node(metadata=ObjectMeta(name="n", labels=labels, annotations={names.PRICE_ANNOTATION: "2.0"}))]
+
+
+async def test_a_viewer_of_some_namespaces_learns_no_name_of_a_node_pool() -> None:
+    text = b'gpuplane_pod_gpu_held_seconds_total{Hostname="n",modelName="T4",namespace="ml",pod="p"} 3600\n'
+    cluster = OfPool(text)
+    facts = CostFacts(cluster, lambda: cluster.clock)  # type: ignore[arg-type]
+    of_all = await facts.cost("pod", "30d")
+    assert of_all["total"]["pricesFrom"] == ["node pool payroll-spot, spot at launch"]
+    of_tenant = await facts.cost("pod", "30d", frozenset({"ml"}))
+    assert [one["pricesFrom"] for one in (*of_tenant["rows"], of_tenant["total"])] == [
+        ["a node pool, spot at launch"]
+    ] * 2
+    assert "payroll" not in json.dumps(of_tenant)
+    assert of_tenant["total"]["dollars"] == of_all["total"]["dollars"]
 
 
 async def test_an_error_is_not_remembered_and_names_are_text() -> None:

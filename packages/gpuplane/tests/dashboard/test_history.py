@@ -124,7 +124,7 @@ async def test_pods_that_wait_are_counted_for_the_time_between_readings(recordin
     recording.waiting = 0
     await recording.read(60)
     assert sum(one.waiting or 0 for one in recording.store.hours(START, recording.now)) == 2
-    # After a pause of the process nobody knows how many waited.
+    # After a pause of the process, the number of waiting pods is unknown.
     recording.waiting = 10
     await recording.read(10 * HOUR)
     [last] = recording.store.hours(recording.now, recording.now)

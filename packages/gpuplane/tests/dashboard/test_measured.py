@@ -1,4 +1,4 @@
-"""What the dashboard says of use: busy, held and idle, unknown; on the first page, of a node, and of a pod."""
+"""The dashboard's view of use: busy, held and idle, unknown; on the first page, of a node, and of a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered of nodes is what would be made again, and a node that stays costs nothing."""
+"""Cached parts of nodes equal newly made parts, and a node that stays costs nothing."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from packages.gpuplane.tests.dashboard.in_cluster import (
 from packages.gpuplane.tests.dashboard.scene import Answer
 from tests.support.extender_world import World
 from tests.support.until import until
+from tinykube.apiserver.account_tokens import LEEWAY_S
 
 
 async def account(world: World, name: str) -> None:
@@ -37,9 +38,9 @@ async def account(world: World, name: str) -> None:
 
 
 def token_of(world: World, name: str, seconds: int = 3600, audiences: tuple[str, ...] = ()) -> str:
-    """A token of the account that is valid for some seconds."""
+    """A token of the account that is accepted for some seconds."""
     found = world.server.registry.get("serviceaccounts", "ml", name)
-    token, _ = world.server.extensions.identity.accounts.issue(found, seconds, audiences=audiences)
+    token, _ = world.server.extensions.identity.accounts.issue(found, seconds - LEEWAY_S, audiences=audiences)
     return token
 
 

@@ -15,7 +15,7 @@ def phases(pods: list[Pod]) -> Counter[str]:
 
 
 def share(name: str, *asks: tuple[int, int], scheduler: str = "nobody") -> dict[str, Any]:
-    """A pod that sleeps, with a container for each (core, memory units); nobody places it but the test."""
+    """Return a pod that sleeps, with a container for each (core, memory units); only the test binds it."""
     containers = [
         {
             "name": f"c{number}",

@@ -43,7 +43,7 @@ class Cluster:
         return self.handle.directory / "nodes" / node / "root"
 
     async def gpuplane(self, *arguments: str) -> str:
-        """What a command prints; it has to succeed."""
+        """Return the output of a command, which has to succeed."""
         command = (sys.executable, "-m", "gpuplane", *arguments, "--kubeconfig", str(self.handle.kubeconfig))
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
@@ -55,7 +55,7 @@ class Cluster:
     async def until(
         self, kind: Any, holds: Callable[[list[Any]], Any], *, namespace: str | None = None, fields: str = ""
     ) -> Any:
-        """What `holds(objects)` gives once that is true; looks after each change."""
+        """Return the result of `holds(objects)` once it is true; it is called after each change."""
         return await until_objects(
             self.client, kind, holds, namespace=namespace, fields=fields, seconds=PATIENCE_SECONDS
         )

@@ -1,4 +1,4 @@
-"""What a container gets, by each strategy."""
+"""Allocations of a container, by each strategy."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_more_replicas_than_allowed() -> None:
     config = PluginConfig(fail_requests_above_one=True)
     assert allocation(["GPU-2::0"], UNITS, {}, config).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-2"}
     assert allocation(["GPU-0", "GPU-1"], UNITS, {}, config).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-1"}
-    with pytest.raises(InvalidInput, match="2 replicas are asked"):
+    with pytest.raises(InvalidInput, match="2 replicas are requested"):
         allocation(["GPU-2::0", "GPU-2::1"], UNITS, {}, config)
 
 

@@ -62,7 +62,7 @@ async def test_shares_as_gpu_managers_users_ask_for_them(running: Any, manifests
     await cluster.pods(lambda pods: phases(pods) == {"Running": 2, "Pending": 1})
 
 
-# What a program finds out about its GPU: by its environment, NVML and CUDA; and how much it may allocate.
+# A program's view of its GPU: by its environment, NVML and CUDA; and the memory that it may allocate.
 LOOK = """
 import ctypes, json, os, pynvml
 seen = {"visible": os.environ.get("NVIDIA_VISIBLE_DEVICES"), "limits": os.environ.get("GPUPLANE_LIMITS")}
@@ -104,7 +104,7 @@ async def test_a_share_is_held_to_what_it_asked(running: Any) -> None:
     seen = json.loads(await cluster.ended("whole"))
     assert (seen["limits"], seen["nvml"], seen["cuda"]) == (None, 24576, 24451)
 
-    # What has ended takes its share along.
+    # The share of a container that has ended is removed.
     shares = cluster.root("p40") / "var/lib/gpuplane/limits/shares"
     async with asyncio.timeout(PATIENCE_SECONDS):
         for share in list(shares.iterdir()):

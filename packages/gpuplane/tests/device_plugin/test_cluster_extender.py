@@ -133,7 +133,7 @@ async def test_a_plain_install_places_shares_gpu_by_gpu_and_no_pod_is_turned_awa
         [part] = assignment.containers["c0"]
         limit = held[pod.metadata.name]
         assert (limit.uuid, limit.core, limit.memory_bytes) == (part.uuid, part.core, 2 << 30)
-    # GPUNode says the same of what the kubelet has given, so nobody is told of a difference.
+    # GPUNode has the same allocation as the kubelet, so no difference is reported.
     said: dict[str, dict[str, int]] = {}
     for pod in await cluster.client.list(Pod, "default"):
         limit = held[pod.metadata.name]

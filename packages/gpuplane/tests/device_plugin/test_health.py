@@ -1,4 +1,4 @@
-"""What events and quiet times do to a GPU's health."""
+"""Effects of events and quiet times on a GPU's health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kubelet has given, as GPUNode tells it."""
+"""The kubelet's allocations, as GPUNode reports them."""
 
 from __future__ import annotations
 

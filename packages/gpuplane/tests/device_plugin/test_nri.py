@@ -1,4 +1,4 @@
-"""What NRI brings: nothing usable at Allocate, all of it when the runtime creates the container, and never a guess."""
+"""NRI: no usable device at Allocate, all devices when the runtime creates the container, and never a guess."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Node:
         return SharePlugin(names.VCUDA_CORE, GPUS, PluginConfig(), self.steering, self.limits, link=self.link)
 
     def pod(self, name: str, gpu: int, *, told: bool = True, memory: int = 4) -> Pod:
-        """One that asks 30% and 1 GiB in its container "main", placed on a GPU."""
+        """Return a pod that requests 30% and 1 GiB in its container "main", placed on a GPU."""
         limits = {names.VCUDA_CORE: "30", names.VCUDA_MEMORY: str(memory)}
         spec = PodSpec(node_name="n", containers=(Container(name="main", resources=Resources(limits={**limits})),))
         one = Pod(metadata=ObjectMeta(name=name, namespace="ml", uid=f"uid-{name}"), spec=spec)
@@ -184,7 +184,7 @@ class Node:
         return one
 
     async def create(self, pod: Pod, told: Allocation, **change: str) -> Mapping[str, str]:
-        """The environment of its container, as the runtime creates it with what the kubelet was told."""
+        """Return the environment of its container, as the runtime creates it with the kubelet's allocation."""
         meta = pod.metadata
         sandbox = pb.PodSandbox(id=meta.uid, uid=meta.uid, namespace="ml", name=meta.name, annotations=meta.annotations)
         env = [f"{key}={value}" for key, value in told.envs.items()]
@@ -223,7 +223,7 @@ async def test_a_share_is_brought_with_its_own_limits(node: Node) -> None:
     plugin = node.plugin()
     told = plugin.allocate(IDS)
     assert told.envs == NOTHING and not told.mounts and not told.cdi_devices
-    await plugin.started(IDS)  # asks nobody who holds them
+    await plugin.started(IDS)  # no holder is looked up
     seen = await node.create(node.pod("a", 1), told)
     assert seen["NVIDIA_VISIBLE_DEVICES"] == "GPU-1" and "GPUPLANE_LIMITS" in seen
     assert [one.name for one in node.adjusted.CDI_devices] == ["nvidia.com/gpu=GPU-1"]

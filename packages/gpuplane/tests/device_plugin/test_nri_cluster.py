@@ -103,6 +103,6 @@ async def test_gpus_come_by_nri_or_not_at_all(running: Any, mounts: bool) -> Non
     await cluster.amounts("n", {"tencent.com/vcuda-core": 200})
     assert (await seen("after", **share))["memory"] == 5120
 
-    os.kill(cluster.process("kubelet-n"), signal.SIGHUP)  # containerd starts anew
+    os.kill(cluster.process("kubelet-n"), signal.SIGHUP)  # containerd starts again
     assert (await seen("restarted", **share))["memory"] == 5120
     assert runtime_files(cluster.root("n")) == before, "nobody touched the runtime's configuration"

@@ -1,4 +1,4 @@
-"""The device plugin on one node: a kubelet in the same process, health in GPUNode, failures and their end."""
+"""The device plugin on one node, with a kubelet in the same process: health in GPUNode, failures, and recovery."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GPUS = tuple(
 
 
 class FakeKubelet:
-    """Takes the devices in process, as a light node's does. `fail` is raised by the next offers."""
+    """A kubelet in this process that accepts devices, as a light node's does. The next offers raise `fail`."""
 
     def __init__(self) -> None:
         self.seen: asyncio.Queue[tuple[PluginDevice, ...]] = asyncio.Queue()
@@ -80,7 +80,7 @@ class FakeClient:
         self.relabelled = asyncio.Event()
 
     def choose(self, config: str) -> None:
-        """Label the Node with the name of a configuration, "" for none."""
+        """Label the Node with the name of a configuration; "" removes the label."""
         self.labels = {"nvidia.com/device-plugin.config": config} if config else {}
         self.version += 1
         self.relabelled.set()
@@ -114,7 +114,7 @@ class FakeClient:
         )
 
     async def patch(self, kind: type, name: str, patch: dict[str, Any], *, manager: str) -> None:
-        """A merge patch: a null takes the key out."""
+        """Apply a merge patch: a null removes its key."""
         if self.fail:
             raise self.fail.pop(0)
         status = self.node.status
@@ -230,7 +230,7 @@ async def test_a_gpu_that_begins_to_compute_wrongly_is_taken_out_and_comes_back(
         write_wrong_gpus(host, {"GPU-1": "fails the vectorAdd: element 7"})
         assert await world.kubelet.healthy() == [True, False]
         await world.client.until(lambda: world.client.node.status.summary.gpus == "1/2")
-        for _ in range(3 * QUIET_CHECKS):  # NVML sees nothing wrong
+        for _ in range(3 * QUIET_CHECKS):  # NVML reports no error
             await asyncio.sleep(0)
         world.gpus.tell(HealthEvent(uuid="GPU-1", kind=HealthEventKind.RECOVERED))
         await asyncio.sleep(0.01)
@@ -281,7 +281,7 @@ async def test_a_lost_gpu_that_computed_wrongly_before_stays_lost(world: World, 
 
 @pytest.fixture
 def booted(world: World, tmp_path: Path) -> Path:
-    """The root of a node that has booted: NVML was opened before there was a device node of its second GPU."""
+    """Return the root of a booted node, where NVML was opened before the device node of its second GPU existed."""
     world.gpus = FakeGPUs(GPUS[:1])
     for directory in ("dev", "run/nvidia/validations"):
         (tmp_path / directory).mkdir(parents=True)
@@ -298,7 +298,7 @@ async def test_a_gpu_that_comes_after_the_plugin_is_offered(world: World, booted
         (booted / file).write_text("")
         assert await world.kubelet.healthy() == [True, True]
         await world.client.until(lambda: not world.client.node.status.health)
-        # From now on nothing is missing, so that no file is of interest.
+        # No file is missing from here on, so the plugin ignores changes of files.
         (booted / "dev/nvidia0").unlink()
         await until_followed(world, booted, [True, False])
     assert world.opened == 2
@@ -312,7 +312,7 @@ async def test_a_gpu_that_comes_while_nvml_is_opened_is_offered(world: World, bo
     world.on_open = come
     async with world.running(host_root=booted):
         while (offered := await world.kubelet.healthy()) == [True]:
-            pass  # of the session in which the GPU came
+            pass  # events of the NVML session in which the GPU was added
         assert offered == [True, True]
     assert world.opened == 2
 
@@ -322,14 +322,14 @@ async def test_a_lost_gpu_does_not_make_the_plugin_register_again(world: World, 
     Host(booted).write_atomic(names.DRIVER_READY, b"IS_HOST_DRIVER=true", durable=False)
     async with world.running(host_root=booted):
         assert await world.kubelet.healthy() == [True]
-        (booted / "dev/nvidia1").chmod(0o666)  # as a program does that opens the driver
+        (booted / "dev/nvidia1").chmod(0o666)  # a program that opens the driver changes the mode like this
         (booted / names.DRIVER_READY).write_bytes(b"IS_HOST_DRIVER=true")
         await until_followed(world, booted, [False])
     assert world.opened == 1
 
 
 async def until_followed(world: World, root: Path, healthy: list[bool]) -> None:
-    """Wait until all changes of files so far are followed: the last GPU offered is found wrong, and `healthy` comes."""
+    """Wait until the plugin has handled all changes of files: break the last GPU, and wait for `healthy`."""
     write_wrong_gpus(Host(root), {f"GPU-{len(healthy) - 1}": COMPUTES_WRONG + "element 7"})
     assert await world.kubelet.healthy() == healthy
 
@@ -380,7 +380,7 @@ async def test_a_wrong_configuration_is_said_and_followed_once_it_is_right(world
         await world.client.until(lambda: world.client.stage is not None)
         assert world.client.stage is not None
         assert world.client.stage.reason == "InvalidPluginConfig"
-        assert "GPUDirect Storage is not given" in world.client.stage.message
+        assert "does not pass GPUDirect Storage" in world.client.stage.message
         config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: cdi-cri}}\n")
         await world.kubelet.healthy()
         assert world.kubelet.plugin is not None

@@ -1,4 +1,4 @@
-"""What the device plugin takes away when it goes for good."""
+"""Limits and libraries that the device plugin removes when it is uninstalled."""
 
 from __future__ import annotations
 

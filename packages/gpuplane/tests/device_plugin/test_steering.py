@@ -1,4 +1,4 @@
-"""Shares: ids on the GPU that was assigned, whoever the kubelet admits, and limits for who really holds them."""
+"""Shares: ids on the assigned GPU, in any order of admission by the kubelet, and limits for the real holders."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Kubelet:
         self.held[key] = {container.name: {} for container in one.spec.containers}
 
     async def admit(self, one: Pod, order: tuple[str, ...] = (CORE, MEMORY)) -> dict[str, dict[str, tuple[str, ...]]]:
-        """What each container gets of each resource."""
+        """Return the allocation of each container and resource."""
         self.knows(one)
         given: dict[str, dict[str, tuple[str, ...]]] = {}
         for container in (*one.spec.init_containers, *one.spec.containers):

@@ -101,7 +101,7 @@ class FakeClient:
         self.feature_writes += 1
 
     def label(self, name: str, value: str) -> None:
-        """Somebody labels the Node; watches see it."""
+        """Label the Node as another client does; watches see it."""
         self.labels[name] = value
         self._watching.put_nowait(name)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a NodeFeatureRule is told at once, with place and cure, by the API server or by us."""
+"""Errors of a NodeFeatureRule are reported at once, with place and cure, by the API server or by gpuplane."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_groups_are_refused_aloud() -> None:
 
 
 def server_refuses(expression: dict[str, Any]) -> bool:
-    """Whether the API server refuses a rule with this expression, by its schema alone."""
+    """Return whether the API server refuses a rule with this expression, by its schema alone."""
     (made,) = [made for made in crds() if made["spec"]["names"]["kind"] == "NodeFeatureRule"]
     server = Structural(made["spec"]["versions"][0]["schema"]["openAPIV3Schema"], root=True)
     return bool(server.validate({"metadata": {"name": "r"}, **with_expression(**expression)}))

@@ -64,7 +64,7 @@ class World:
         assert done.returncode == 0, done.stderr
 
     async def until(self, kind: Any, holds: Callable[[list[Any]], Any]) -> Any:
-        """What `holds(objects)` gives once that is true; looks after each change."""
+        """Return the result of `holds(objects)` once it is true; it is called after each change."""
         return await until_objects(self.client, kind, holds, seconds=PATIENCE_SECONDS)
 
     async def node(self, holds: Callable[[Node], Any]) -> Node:
@@ -123,7 +123,7 @@ async def test_a_rules_whole_life(world: World) -> None:
     assert found[0] == {"vendor.io/other"}
     assert found[2] == []
 
-    # One that cannot be evaluated on this node leaves what there is, and says why.
+    # A rule that cannot be evaluated on this node leaves the labels as they are, and reports why.
     number = {"feature": "system.osrelease", "matchExpressions": {"ID": {"op": "Gt", "value": ["1"]}}}
     wrong = {**RULE, "spec": {"rules": [{"name": "wrong", "matchFeatures": [number]}]}}
     await world.apply(wrong)

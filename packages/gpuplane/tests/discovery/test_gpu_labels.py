@@ -239,7 +239,7 @@ def test_strategy_mixed_as_documented() -> None:
     assert labels["mig-3g.20gb.count"] == "1"
 
 
-# What each strategy adds to the labels of whole GPUs; as GPU feature discovery's own tests expect them.
+# Labels that each strategy adds to those of whole GPUs, as GPU feature discovery's own tests expect them.
 OF_MIG = {
     *("multiprocessors", "slices.gi", "slices.ci"),
     *(f"engines.{engine}" for engine in ("copy", "decoder", "encoder", "jpeg", "ofa")),

@@ -1,4 +1,4 @@
-"""What rules put on a Node is on the books, changes with one write, and goes without a trace."""
+"""Labels that rules put on a Node are recorded, change with one write, and are removed without a trace."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ async def test_the_nodes_label_chooses_the_configuration_at_once(world: Any, lab
     world.client.label(PLUGIN_CONFIG_LABEL, "b")
     await labelling("nvidia.com/mig.strategy", "mixed")
     assert world.client.labels["nvidia.com/gpu.product"] == "Tesla-T4"
-    # One that there is not changes nothing, and a good one is followed the moment it is named.
+    # A missing configuration changes nothing, and a valid configuration is followed as soon as it is named.
     world.client.label(PLUGIN_CONFIG_LABEL, "none")
     world.client.label(PLUGIN_CONFIG_LABEL, "a")
     await labelling("nvidia.com/gpu.product", "Tesla-T4-SHARED")
@@ -260,7 +260,7 @@ async def test_another_node_feature_discovery_takes_over_without_a_gap(world: An
     world.client.rules = [BY_RELEASE]
     await world.passes(run, nothing, nothing)
     kept = {name: value for name, value in world.client.labels.items() if "feature.node" in name}
-    assert kept == {name: before[name] for name in theirs}  # what it keeps stays, what nobody keeps any more goes
+    assert kept == {name: before[name] for name in theirs}  # its own labels stay, labels without a rule are removed
     assert world.client.features == {}
     assert len(world.client.writes) == 2
     await world.passes(run, lambda: world.client.labels.pop(theirs[0]))

@@ -1,7 +1,7 @@
 """A machine for the driver's whole life: a host root with tools that behave, and misbehave, like the real ones.
 
-The tools are the programs in `hosttools/`, started as real processes. What a kernel keeps apart from any file (loaded
-modules, who holds them), the mirrors and the mishaps to come lie in `state/` beside the root.
+The tools are the programs in `hosttools/`, started as real processes. Facts that no file of a machine has (loaded
+modules, their holders), the mirrors and the mishaps to come lie in `state/` next to the root.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Machine:
             link.symlink_to(f"{'' if link.parent.name == 'boot' else 'boot/'}vmlinuz-{kernel}")
 
     def install_kernel(self, kernel: str) -> None:
-        """What a kernel's package does when all of it is there: link it, and call the hooks."""
+        """Install a kernel's package: link the kernel, and call the hooks."""
         self.boots_next(kernel)
         for hook in sorted((self.root / self.system.hooks).iterdir()) if self.system.hooks else ():
             # The host's root is not ours.
@@ -206,7 +206,7 @@ class Machine:
         return path.read_text() if path.exists() else ""
 
     def stock(self, *patterns: str) -> None:
-        """What the mirrors have."""
+        """Set the packages of the mirrors."""
         (self.state / "repository").write_text("".join(f"{pattern}\n" for pattern in patterns))
 
     def trouble(self, tool: str, code: int, text: str, pattern: str = "", cured: str = "") -> None:

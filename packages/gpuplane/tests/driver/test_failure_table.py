@@ -67,13 +67,13 @@ def booted(machine: Machine, wanted: WantedDriver) -> WantedDriver:
 
 
 def allowed(machine: Machine, wanted: WantedDriver) -> WantedDriver:
-    """What the command of the cure, as it is printed, does."""
+    """Carry out the command of the cure, as it is printed."""
     machine.write("etc/modprobe.d/10-unsupported-modules.conf", "allow_unsupported_modules 1\n")
     return wanted
 
 
 def made_again(machine: Machine, wanted: WantedDriver) -> WantedDriver:
-    """What the two commands of the cure, as they are printed, do."""
+    """Carry out the two commands of the cure, as they are printed."""
     machine.unmount_driver()
     shutil.rmtree(machine.root / names.DRIVER_STORE)
     return wanted
@@ -213,8 +213,8 @@ CASES = [
         by=causes.unbound),
     FailureCase(system="ubuntu", before=causes.of_another_kernel, reason="KernelMismatch", by=made_again,
         cure="umount -R -l /run/nvidia/driver; rm -rf /var/lib/gpuplane/driver/root"),
-    FailureCase(system="ubuntu", before=causes.opened_meanwhile, reason="ModuleInUse", cure="stop what uses the GPUs",
-        at="rmmod nvidia", by=causes.users_stopped),
+    FailureCase(system="ubuntu", before=causes.opened_meanwhile, reason="ModuleInUse",
+        cure="end the processes that use the GPUs", at="rmmod nvidia", by=causes.users_stopped),
     FailureCase(system="ubuntu", before=causes.number_taken, reason="ModprobeFailed", cure="dmesg",
         by=causes.number_returned),
     FailureCase(system="ubuntu", tool="make", code=2, argument="modules", reason="CompilerMismatch", by=precompiled,

@@ -1,4 +1,4 @@
-"""Beside one of NVIDIA's driver images: our operand makes room for it, then watches for its driver and reports it."""
+"""NVIDIA's driver images: our operand makes room for the image's driver, then waits for it and reports it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loads(world: Any, version: str = VERSION) -> None:
-    """What the image's entry point does in the end: its root is mounted, its module is loaded."""
+    """Do the last step of the image's entry point: its root is mounted, its module is loaded."""
     world.write("run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "theirs")
     world.write("run/nvidia/driver/dev/nvidiactl", "")
     world.write("sys/module/nvidia/version", version + "\n")
 
 
 def unloads(world: Any) -> None:
-    """What it does on a signal, after its pod's preStop."""
+    """Unload the driver as the image does on a signal, after its pod's preStop."""
     (world.root / READY).unlink()
     (world.root / "sys/module/nvidia/version").unlink()
     (world.root / "sys/module/nvidia").rmdir()

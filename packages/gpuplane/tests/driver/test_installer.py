@@ -1,4 +1,4 @@
-"""Drivers of a host's own: found, loaded, left alone. What gpuplane installs is in test_life.py."""
+"""Drivers of a host's own: found, loaded, left alone. Drivers that gpuplane installs are in test_life.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operand on machines that get a new kernel: it is told, the driver is made for it, and its first boot is quick."""
+"""The operand on machines that get a new kernel: it builds the driver for the kernel, whose first boot is quick."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_the_next_kernel_is_made_ready_while_this_one_runs(tmp_path: Path,
     machine.install_kernel(new)
     await until(lambda: new in built(machine))
     await stop(task)
-    # Nobody heard of it: the stage went on holding, and its first boot needs no network.
+    # No event was written: the stage went on holding, and its first boot needs no network.
     assert len(world.client.writes) == 1
     machine.stock()
     machine.boot(new)

@@ -76,7 +76,7 @@ async def test_the_whole_life(tmp_path: Path, way: Way) -> None:
     compiler = {"make", "curl", "install"} & {command.split()[0] for command in machine.ran}
     assert not compiler if way.packages else compiler
     assert any(way.packages in command for command in machine.ran)
-    # What the host has of its own did not change by a byte; all that is new is in the driver's layer.
+    # The host's own files did not change by a byte; all new files are in the driver's layer.
     ours = ("var/lib/gpuplane", "run", "proc", "sys", NODE_COMMAND, *filter(None, (machine.system.hooks,)))
     assert machine.host.exists(NODE_COMMAND) and not (machine.driver_root / NODE_COMMAND).exists()
     assert {k: v for k, v in tree(machine.root).items() if not k.startswith(ours)} == {
@@ -167,7 +167,7 @@ async def test_machines_with_nvswitches_get_the_fabric_manager_and_older_gpus_th
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """What goes wrong, and what the stage says of it."""
+    """A fault, and the stage's report of it."""
 
     system: str
     tool: str

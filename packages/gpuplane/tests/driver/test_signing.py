@@ -32,7 +32,7 @@ def add_key(machine: Machine, place: tuple[str, str], certificate: str = "certif
 
 
 def enrol(machine: Machine, place: tuple[str, str]) -> None:
-    """What `mokutil --import` and the confirmation after the reboot come to."""
+    """Enrol the key as `mokutil --import` and the confirmation after the reboot do."""
     secure(machine, trusted=(machine.root / place[1].lstrip("/")).read_text())
 
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -19,11 +19,13 @@ from gpuplane.hardware import GPUFacts
 from gpuplane.operand import OperandContext
 from kubekit.api.core import Pod
 from kubekit.api.meta import ObjectMeta
-from kubekit.kube import ListPage
+from kubekit.kube import ListPage, NotFound
 from kubekit.protocol import podresources_pb2 as pb
 from kubekit.protocol.sockets import POD_RESOURCES_SOCKET, address
 from tests.support.fake_gpus import FakeGPUs
 from tinykube.protocol import podresources_pb2_grpc as rpc
+
+K = TypeVar("K")
 
 T4 = GPUFacts(index=0, minor=0, uuid="GPU-0", model="T4", memory_bytes=1, pci="0000:1a:00.0", compute=(7, 5))
 
@@ -154,6 +156,9 @@ class PodsOfTheNode(FakePods):
             Pod(metadata=ObjectMeta(name="other", namespace="ml", uid="u2")),
         ]
         yield ListPage(pods, "1", "")
+
+    async def get(self, kind: type[K], name: str, namespace: str) -> K:
+        raise NotFound(f"{kind.__name__} {namespace}/{name} not found")
 
     async def watch(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Which metrics there are, and what they are made of."""
+"""The exporter's metrics, and the readings that they are made from."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ HELD = {
 }
 
 
-# What promtool would have named otherwise. The names are DCGM's, and existing dashboards go by them.
+# Names that promtool objects to. The names are DCGM's, and existing dashboards use them.
 STYLE = re.compile(
     r"\S+ (label names should be written in 'snake_case' not 'camelCase'"
     r"|metric name should not include type 'counter'"
@@ -267,7 +267,7 @@ async def test_prometheus_scrapes_it(tmp_path: Path) -> None:
 
 @prometheus_installed
 async def test_the_table_of_pods_has_the_memory_of_whole_gpus_and_of_shares(tmp_path: Path) -> None:
-    """What the installed ServiceMonitors make Prometheus scrape: a pod on a whole GPU, two shares of the next, a share
+    """The installed ServiceMonitors make Prometheus scrape these: a pod on a whole GPU, two shares of the next, a share
     outside pods, and a GPU that no pod holds.
     """
     gpus = SimulatedGPUs(PROFILES["8x-h100"], "seed")

@@ -1,4 +1,4 @@
-"""What the extender's tests share; what it is made of stands in extender_world.py."""
+"""Fixtures of the extender's tests; their parts are in extender_world.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def running(cluster: World) -> AsyncIterator[Running]:
-    """An extender that follows it; in the end nothing may be given twice."""
+    """Yield an extender that follows the cluster; in the end no GPU may be allocated twice."""
     async with extender(cluster.client) as made:
         yield made
         made.well()

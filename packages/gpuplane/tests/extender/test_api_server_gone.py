@@ -25,7 +25,7 @@ class Wire:
     def __init__(self, port: int) -> None:
         self.port = 0
         self.swallow = ""
-        self.away = False  # nobody listens
+        self.away = False  # no server listens
         self._port = port
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -92,7 +92,7 @@ async def test_a_bind_is_answered_in_time_and_settled_later(
     error = await through.bind(pod, "n1")
     assert "did not answer" in error
     assert time.monotonic() - began < POST + READ + 2
-    # Nobody knows whether it is bound: another pod must not get what it may have.
+    # It is unknown whether the pod is bound: another pod must not get its GPU.
     other = await cluster.pod(gpu_pod("b", (60, 20)))
     assert (await through.filter(other, ["n1"]))["NodeNames"] == []
     way.end()

@@ -62,7 +62,7 @@ async def raw_node(cluster: World, name: str) -> Any:
 
 
 async def bind(cluster: World, pod: dict[str, Any], node: str) -> None:
-    """What a kube-scheduler does that was given no bindVerb."""
+    """Bind as a kube-scheduler does that has no bindVerb."""
     meta = pod["metadata"]
     body = {"metadata": {"name": meta["name"], "uid": meta["uid"]}, "target": {"kind": "Node", "name": node}}
     path = Pod.RESOURCE.path(meta["namespace"], meta["name"], "binding")

@@ -1,4 +1,4 @@
-"""What nodes say that they gave, beside what pods say of themselves."""
+"""Allocations that nodes report, compared with those that pods have in their annotations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_counts_then() -> None:
     assert given.held() == {("GPU-b", 1): (30, 1024)}
     assert as_given((("GPU-b", 30),), None, GPUS).held() == {("GPU-b", 1): (30, 0)}
     text = difference(said(("GPU-a", 0, 30)), (("GPU-b", 30),), GPUS)
-    assert text == "its annotation says GPU 0, the node gave GPU 1; what the node gave counts"
+    assert text == "its annotation says GPU 0, the node gave GPU 1; the GPU of the node counts"
 
 
 async def gave(cluster: World, uuid: str, uid: str, core: int) -> None:
@@ -58,7 +58,7 @@ async def test_an_annotation_forged_after_the_bind_moves_nothing(cluster: World,
     await gave(cluster, "GPU-n1-0", uid, 60)
     await running.until(lambda: running.leader.cluster.gpunodes.get("n1").given)  # type: ignore[union-attr]
     assert ledger.node("n1").core == (40, 100) and not await cluster.events(DIFFERS)
-    # Where no admission policy holds a tenant, and the extender starts anew afterwards.
+    # No admission policy stops the tenant here, and the extender starts again afterwards.
     forged = {"node": "n1", "containers": {"c0": [{"uuid": "GPU-n1-1", "index": 1, "core": 60, "memory_mib": 5120}]}}
     patch = {"metadata": {"annotations": {names.ASSIGNMENT_ANNOTATION: json.dumps(forged)}}}
     await cluster.client.patch(Pod, "a", patch, "default")

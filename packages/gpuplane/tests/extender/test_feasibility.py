@@ -1,4 +1,4 @@
-"""What is remembered of placement is what placement would say now."""
+"""Cached placements equal the placements of a new computation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random histories, with faults at every call and crashes at every step.
 
-Nothing is given twice, nothing is counted twice, nothing leaks, and in the end nobody is stuck who fits.
+Nothing is allocated twice, nothing is counted twice, nothing leaks, and in the end no pod waits that fits.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class History:
             await settle()
 
     async def end_well(self) -> None:
-        """The bad days are over: everybody who fits is placed, and the extender knows what is so and nothing else."""
+        """End the faults: then every pod that fits is placed, and the extender's state equals the cluster's."""
         self.api.faults.clear()
         self.api.blind = self.lazy = False
         self.api.go_on()

@@ -1,4 +1,4 @@
-"""filter, prioritize and bind over HTTP: what a pod gets, and what everybody is told."""
+"""filter, prioritize and bind over HTTP: a pod's GPUs, and the answers to all callers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_pod_without_gpus_may_go_anywhere(cluster: World, running: Runni
         {"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     )
     assert (await running.filter(pod, ["n1", "unknown"]))["NodeNames"] == ["n1", "unknown"]
-    assert "asks no GPU" in await running.bind(pod, "n1")
+    assert "requests no GPU" in await running.bind(pod, "n1")
 
 
 async def test_shares_are_free_again_when_their_pod_ends_or_is_gone(cluster: World, running: Running) -> None:
@@ -154,7 +154,7 @@ async def test_a_tenants_own_annotation_gives_nothing(cluster: World, running: R
     assert await running.bind(forger, "n1") == ""
     assignment = of_pod(await cluster.get("forger"))
     assert assignment is not None and assignment.containers["c0"][0].core == 10
-    # What somebody makes of it afterwards changes nothing either.
+    # A later change by a tenant has no effect either.
     await running.seen(forger["metadata"]["uid"])
     await cluster.client.patch(
         type(await cluster.get("forger")), "forger", {"metadata": {"annotations": said}}, "default"

@@ -10,7 +10,7 @@ from tests.support.extender_world import Running, World, gpu_pod
 
 
 async def filled(cluster: World, running: Running) -> dict[str, str]:
-    """n1 with GPU 0 held 30% + 30% and GPU 1 held 80%, n2 held whole by somebody important; uids by name."""
+    """Fill n1, GPU 0 with 30% + 30% and GPU 1 with 80%, and n2 with pods of high priority; return uids by name."""
     await cluster.node("n1", 2)
     await cluster.node("n2", 1)
     await running.until(lambda: sum(1 for _ in running.leader.cluster.ledger.nodes()) == 2)

@@ -172,7 +172,7 @@ async def answered(port: int, path: str, body: bytes = b"", wanted: int = 200) -
 
 
 def reads(caplog: pytest.LogCaptureFixture) -> int:
-    """How often a replica has read the cluster."""
+    """Count how often a replica has read the cluster."""
     return sum(record.getMessage().startswith("cluster read") for record in caplog.records)
 
 

@@ -155,7 +155,7 @@ async def test_a_quota_counts_replicas_as_the_parts_of_gpus_that_they_are(cluste
 
 @pytest.mark.parametrize("verb", ["/filter", "/scheduler/predicates"])
 async def test_whole_gpus_and_shares_stay_the_extenders(cluster: World, running: Running, verb: str) -> None:
-    """A node goes from whole GPUs to replicas and back, and to replicas beside shares; pods stay."""
+    """A node changes from whole GPUs to replicas and back, and to replicas together with shares; pods stay."""
     ledger = running.leader.cluster.ledger
     await cluster.node("n1", 1)
     await offer(cluster, "n1", 1)

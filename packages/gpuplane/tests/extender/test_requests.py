@@ -1,4 +1,4 @@
-"""What comes over the wire: every spelling that schedulers use, and everything that is no request at all."""
+"""Requests over the wire: every spelling that schedulers use, and every kind of invalid request."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Table:
         return state.core[0]
 
     def check(self, state: ReservationState) -> None:
-        """What the ledger and the quotas count for a reservation in this state."""
+        """Check the amounts that the ledger and the quotas count for a reservation in this state."""
         held = state is not S.ABSENT and not state.ended
         assert self.free == (100 - CORE if held else 100)
         assert violations(self.cluster.ledger) == []

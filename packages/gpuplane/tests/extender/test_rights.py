@@ -1,4 +1,4 @@
-"""What the installation lets the extender do, and nothing else."""
+"""Rights of the extender in an installation: those that it needs, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readings and events mean: tables."""
+"""Decisions from readings and events, as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hardware package says of GPUs through NVML, on the simulated driver."""
+"""GPUs as the hardware package reads them through NVML, on the simulated driver."""
 
 from __future__ import annotations
 

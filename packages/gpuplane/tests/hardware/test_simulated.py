@@ -1,4 +1,4 @@
-"""The GPU source of light nodes: faults are told to whoever listens."""
+"""The GPU source of light nodes: it reports faults to every listener."""
 
 from __future__ import annotations
 

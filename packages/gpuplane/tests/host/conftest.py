@@ -1,4 +1,4 @@
-"""What all tests of the host share."""
+"""Fixtures of the host's tests."""
 
 from __future__ import annotations
 

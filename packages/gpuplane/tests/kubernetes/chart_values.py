@@ -1,4 +1,4 @@
-"""What helm renders of the chart with given values."""
+"""Objects that helm renders from the chart with the values of a test."""
 
 from __future__ import annotations
 

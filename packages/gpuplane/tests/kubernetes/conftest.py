@@ -43,7 +43,7 @@ def _control_plane(directory: Path) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """etcd, API server, controller manager and scheduler, real ones; no machine. Who uses it leaves it as it was."""
+    """Yield a real etcd, API server, controller manager and scheduler; no machine. A test removes its objects."""
     with _control_plane(tmp_path_factory.mktemp("k") / "plane") as plane:
         yield plane
 
@@ -116,7 +116,7 @@ def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test its deadline. What takes longest begins first, so that two workers end together."""
+    """Give each test its deadline. The longest tests begin first, so that two workers end together."""
     for item in items:
         if item.path.parent == FOLDER and item.get_closest_marker("deadline") is None:
             item.add_marker(pytest.mark.deadline(DEADLINE_SECONDS))

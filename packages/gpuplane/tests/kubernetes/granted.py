@@ -46,6 +46,7 @@ UNSEEN = {
     ("nvidia-device-plugin", "", "pods", "*"): "on nodes that offer shares",
     ("nvidia-device-plugin", "", "events", "create"): "a process that got round its limits",
     ("nvidia-dcgm-exporter", "", "pods", "*"): "with dcgmExporter.enablePodLabels or enablePodUID",
+    ("nvidia-dcgm-exporter", "resource.k8s.io", "resourceclaims", "get"): "a pod that has a GPU by a ResourceClaim",
     ("gpu-feature-discovery", "", "nodes", "list"): "with devicePlugin.config",
     ("gpu-feature-discovery", "", "nodes", "watch"): "the same",
     ("nvidia-operator-validator", "", "pods", "delete"): "a later validation replaces the pod of an earlier one",

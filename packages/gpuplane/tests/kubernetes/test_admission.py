@@ -1,4 +1,4 @@
-"""Admission on a real API server: what it does with pods of old, in which order, and whom the policy stops.
+"""Tests of admission on a real API server: older pods, the order of webhooks, and the users that the policy stops.
 
 The webhook runs under its own account, as in its pod; a real API server on this machine reaches it by a URL.
 """
@@ -23,7 +23,7 @@ from gpulab.kubernetes.control_plane import ControlPlane
 from gpuplane import names
 from gpuplane.api.clusterpolicy import ClusterPolicy
 from gpuplane.api.crds import crds
-from gpuplane.cli.install import apply
+from gpuplane.cli.install_objects import apply
 from gpuplane.operator.installation import installation, manifests, resource_of
 from kubekit.api.core import LeaseObject, Namespace, Pod
 from kubekit.kube import ApiError, Client, NotFound
@@ -44,7 +44,7 @@ async def post(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any
 
 
 async def refusal(client: Client, method: str, path: str, body: dict[str, Any], patch: str = "merge-patch") -> str:
-    """What the API server says to a request; empty when it is done."""
+    """Return the API server's error for a request; empty if it succeeds."""
     try:
         kind = f"application/{patch}+json" if method == "PATCH" else "application/json"
         await client.request(method, path, None, body, content_type=kind)

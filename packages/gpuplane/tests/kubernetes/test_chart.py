@@ -152,7 +152,7 @@ async def until_left(client: Client, before: Objects, crds: list[str]) -> Object
 
 
 def without_namespace(objects: Objects) -> Objects:
-    """What is left without the namespace that helm made, and the APIServices that come and go with CRDs."""
+    """Return the objects without helm's namespace and without the APIServices that CRDs bring."""
     own, with_crds = f" {names.OPERATOR_NAMESPACE}", "apiregistration.k8s.io/APIService "
     return {
         name: obj

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.usefixtures("with_helm")
         ),
         ("scheduler.nodePolicy=best", "nodePolicy"),
         ("devicePlugin.config.default=x", "there is no ConfigMap"),
-        ("gdsEnabled=true", "gdsEnabled: GPUDirect Storage is not given to containers by this release; use: leave it"),
-        ("gdrcopyEnabled=true,mofedEnabled=true", "mofedEnabled: MOFED is not given"),
-        ("gdrcopyEnabled=true,mofedEnabled=true", "gdrcopyEnabled: GDRCopy is not given"),
+        ("gdsEnabled=true", "gdsEnabled: this release does not pass GPUDirect Storage to containers; use: leave it"),
+        ("gdrcopyEnabled=true,mofedEnabled=true", "mofedEnabled: this release does not pass MOFED"),
+        ("gdrcopyEnabled=true,mofedEnabled=true", "gdrcopyEnabled: this release does not pass GDRCopy"),
         ("deviceDiscoveryStrategy=tegra", "GPUs are found by NVML only"),
         ("affinity.podAffinity.a=b", "use: daemonsets.nodeSelector"),
         ("nfd.nodefeaturerules=true", "use: extraObjects with the NodeFeatureRules"),
@@ -152,5 +152,5 @@ def test_no_value_of_the_charts_own_is_ignored(path: str) -> None:
 
 @cache
 def rendered_before(*template: str) -> str:
-    """What is rendered without the setting: the same for most."""
+    """Return the rendered text without the setting: the same for most."""
     return helm(*template)

@@ -1,4 +1,4 @@
-"""What a real helm renders of the chart: what `gpuplane install` applies, and what values reach."""
+"""Objects that a real helm renders from the chart: those of `gpuplane install`, and the effects of values."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def bound(pod: Pod) -> bool:
 
 
 def moved(pods: list[Pod]) -> bool:
-    """Whether the waiting pod has GPU 0, and the pod that was there runs on GPU 1."""
+    """Return whether the waiting pod has GPU 0, and the pod that was there runs on GPU 1."""
     train = [pod for pod in pods if pod.metadata.name == "train" and bound(pod)]
     return bool(train) and on(pods, "serve") == ["GPU-gpu-00-1"]
 

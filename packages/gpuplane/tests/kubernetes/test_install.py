@@ -42,7 +42,7 @@ async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:
 
 @pytest.fixture(scope="module")
 def before(control_plane: ControlPlane) -> Iterator[Objects]:
-    """What there was before these tests; after them all it is so again."""
+    """Yield the objects from before these tests; after all of them, the cluster must have the same objects."""
 
     async def begin(client: Client) -> Objects:
         await free(client)
@@ -176,7 +176,7 @@ async def test_an_uninstall_that_was_killed_goes_on(
 
 @pytest.fixture
 async def without_others(control_plane: ControlPlane, client: Client, before: Objects) -> AsyncIterator[None]:
-    """Neither gpuplane nor what the test makes as somebody else, before and after it."""
+    """Remove gpuplane and the objects that the test creates as another user, before and after it."""
 
     async def clear() -> None:
         await take_away(control_plane, client)

@@ -1,4 +1,4 @@
-"""The whole story on a real kubelet and containerd: prepare, use, kill everything, take away.
+"""An installation on a real kubelet and containerd: install, use, kill every process, uninstall.
 
 The tests build on each other in this order; each brings the machine to "installed and ready" by itself.
 """
@@ -39,21 +39,21 @@ NAMESPACE = names.OPERATOR_NAMESPACE
 
 
 class Bare(NamedTuple):
-    """The cluster and its machine before anything was installed."""
+    """The cluster and its machine before the installation."""
 
     objects: Objects
     files: files.Files
 
 
 class Story:
-    """The machine as its administrator has it."""
+    """The machine, with the commands and the client of its administrator."""
 
     def __init__(self, node: KubernetesNode, client: Client) -> None:
         self.node = node
         self.client = client
 
     def gpuplane(self, *arguments: str, code: int = 0) -> str:
-        """What a command prints; `code` is what it must exit with."""
+        """Return the output of a command; `code` is the expected exit code."""
         environment = {**os.environ, "KUBECONFIG": str(self.node.plane.kubeconfig), "NO_COLOR": "1"}
         done = subprocess.run(
             [sys.executable, "-m", "gpuplane", *arguments], env=environment, capture_output=True, text=True, check=False
@@ -62,7 +62,7 @@ class Story:
         return done.stdout
 
     async def ready(self) -> GPUNode:
-        """The GPUNode, once the machine is installed and ready with all it offers."""
+        """Return the GPUNode once the machine is installed and ready and offers all its GPUs."""
         try:
             await self.client.get(GPUNode, self.node.name)
         except NotFound:
@@ -75,7 +75,7 @@ class Story:
         return found[0]
 
     async def offers(self, count: int, resource: str = names.GPU_RESOURCE) -> None:
-        """Returns when the kubelet lets so many GPUs be allocated, on a Node that is Ready."""
+        """Wait until the kubelet can allocate `count` GPUs, on a Node that is Ready."""
         wanted = str(count)
         await until_objects(
             self.client,
@@ -104,14 +104,14 @@ class Story:
         await self.client.create(manifest, namespace="default")
 
     async def admitted(self, name: str, script: str, share: dict[str, str] | None = None) -> None:
-        """Create a pod as a ReplicaSet does: a kubelet without a plugin turns it away, and another one is made."""
+        """Create a pod, and create it again after each rejection by a kubelet without a device plugin."""
         await self.create(name, script, 1, share)
         while (await phase(self.client, name, "Running", "Failed")).status.reason == "UnexpectedAdmissionError":
             await self.delete(name)
             await self.create(name, script, 1, share)
 
     async def listed_devices(self, name: str, environment: dict[str, str], limits: dict[str, str]) -> set[str]:
-        """The GPUs' device nodes in a container of RuntimeClass nvidia."""
+        """Return the device nodes of GPUs in a container of RuntimeClass nvidia."""
         script = "import os; print(*(f for f in os.listdir('/dev') if f[:6] == 'nvidia' and f[6:].isdigit()))"
         container = {
             "name": "main",
@@ -136,7 +136,7 @@ class Story:
         )
 
     async def vectoradd(self) -> str:
-        """What the sample's pod prints, run once more."""
+        """Run the sample's pod again; return its output."""
         manifest = yaml.safe_load(MANIFEST.read_text())
         name = manifest["metadata"]["name"]
         await self.client.create(manifest, namespace="default")
@@ -160,12 +160,12 @@ async def story(machine: KubernetesNode, bare: Bare) -> AsyncIterator[Story]:
     async with Client.connect(machine.plane.kubeconfig) as client:
         story = Story(machine, client)
         yield story
-        # What a failed test has left would be in the way of its second try.
+        # Objects that a failed test has left would disturb its second try.
         await story.delete(*(pod.metadata.name for pod in await client.list(Pod, "default")))
         await client.patch(Node, machine.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
 
 
-# A program that keeps a GPU and says which; CUDA by the library that CDI put into its container.
+# A program that holds a GPU and prints its UUID; it loads the CUDA library that CDI put into its container.
 HOLD = """
 import ctypes, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -178,7 +178,7 @@ time.sleep(3600)
 
 
 async def until_said(story: Story, pod: str) -> str:
-    """The first line of a running pod's log, once there is one."""
+    """Return the first line of a running pod's log, once it is written."""
     found = await phase(story.client, pod, "Running", "Failed")
     assert found.status.phase == "Running", f"{found.status.reason}: {found.status.message}"
     async with asyncio.timeout(PATIENCE_S):
@@ -243,7 +243,7 @@ async def test_the_exporter_measures_without_privilege_and_names_the_pod_that_ho
 
 
 async def registrations(story: Story) -> int:
-    """How often the device plugin's container has registered; -1 while no kubelet shows its log."""
+    """Count the registrations of the device plugin's container; -1 while no kubelet returns its log."""
     try:
         (plugin,) = await story.client.list(Pod, NAMESPACE, labels="app.kubernetes.io/component=device-plugin")
         return (await log(story.client, plugin.metadata.name, NAMESPACE)).count("registered with kubelet")
@@ -252,7 +252,7 @@ async def registrations(story: Story) -> int:
 
 
 async def kill_kubelet(story: Story) -> None:
-    """Returns when the plugin is registered again: the kubelet fails for good what it admits while there is none."""
+    """Kill the kubelet, and wait until the plugin is registered again: until then, the kubelet rejects all pods."""
     async with asyncio.timeout(PATIENCE_S):
         while (before := await registrations(story)) < 1:  # noqa: ASYNC110 - a log is not watched
             await asyncio.sleep(0.1)
@@ -266,7 +266,7 @@ async def kill_containerd(story: Story) -> None:
 
 
 async def kill_plugin(story: Story) -> None:
-    """Returns when the plugin is registered again: the kubelet fails for good what it admits while there is none."""
+    """Kill the plugin, and wait until it is registered again: until then, the kubelet rejects all pods."""
 
     async def plugin() -> Pod:
         found: Pod = (await story.client.list(Pod, NAMESPACE, labels="app.kubernetes.io/component=device-plugin"))[0]
@@ -348,7 +348,7 @@ async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bar
     assert await seen("restarted", share) == held
 
     def kill(pod: str) -> None:
-        """When PreStartContainer was answered, and CreateContainer is not."""
+        """Kill the device plugin after the answer to PreStartContainer and before the answer to CreateContainer."""
         if pod == "alone":
             story.node.run("pkill", "-KILL", "-f", "run device-plugin")
 
@@ -366,7 +366,7 @@ async def test_gpus_and_shares_come_by_nri_or_not_at_all(story: Story, bare: Bar
 
 
 async def printed(story: Story, pod: str, wanted: Callable[[str], Any]) -> Any:
-    """What `wanted` finds in a pod's log, once it finds something."""
+    """Return the result of `wanted` for a pod's log, once it is true."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(ApiError):  # its container has no log yet
@@ -376,7 +376,7 @@ async def printed(story: Story, pod: str, wanted: Callable[[str], Any]) -> Any:
 
 
 def pages_mounted(story: Story) -> list[str]:
-    """The mount points of usage pages that the machine has below its own root; below /machine they are once more."""
+    """Return the mount points of usage pages below the machine's own root, which are also listed below /machine."""
     points = [line.split()[4] for line in story.node.run("cat", "/proc/1/mountinfo").stdout.splitlines()]
     return [point for point in points if point.startswith(f"/{names.LIMITS_DIR}/")]
 
@@ -422,7 +422,7 @@ async def test_a_tenant_cannot_fill_the_disk_of_its_node(story: Story, bare: Bar
     before = (await story.client.get(Node, story.node.name)).status.node_info.boot_id
     story.node.reboot()
     await until_objects(story.client, Node, lambda nodes: [n for n in nodes if n.status.node_info.boot_id != before])
-    await story.delete("neighbour")  # the kubelet has failed it for good: at the boot there was no device plugin
+    await story.delete("neighbour")  # the kubelet rejected the pod for good: at the boot there was no device plugin
     await story.admitted("after", HOLD, share)
     await until_said(story, "after")
     await until_pages(story, 1)
@@ -435,13 +435,13 @@ async def test_a_tenant_cannot_fill_the_disk_of_its_node(story: Story, bare: Bar
 
 
 async def until_plugin_says(story: Story, *words: str) -> None:
-    """Returns when all of this stands in the log of the device plugin's container that runs now."""
+    """Wait until the log of the device plugin's running container has all of `words`."""
 
     async def said() -> bool:
         pods = await story.client.list(Pod, NAMESPACE, labels="app.kubernetes.io/component=device-plugin")
         try:
             text = "".join([await log(story.client, pod.metadata.name, NAMESPACE) for pod in pods])
-        except ApiError:  # there is none yet
+        except ApiError:  # the container has no log yet
             return False
         return all(word in text for word in words)
 

@@ -34,7 +34,7 @@ BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
 def gpuplane(node: KubernetesNode, *arguments: str) -> str:
-    """What a command prints with the administrator's certificate."""
+    """Return the output of a command with the administrator's certificate."""
     environment = {**os.environ, "KUBECONFIG": str(node.plane.kubeconfig), "NO_COLOR": "1"}
     command = [sys.executable, "-m", "gpuplane", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

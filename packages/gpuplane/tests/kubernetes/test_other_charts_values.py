@@ -62,7 +62,7 @@ nodeSelector:
   example.com/gpu-type: nvidia
 """
 PRINTED = SHARED / "karpenter/device-plugin-values.yaml"
-# Labels and taints as a provisioner of nodes gives them; `other` is a node of nobody's pool.
+# Labels and taints that a provisioner of nodes sets; `other` is a node without a pool.
 POOLS: dict[str, tuple[dict[str, str], str]] = {
     "shared": ({"example.com/gpu-type": "nvidia", names.PLUGIN_CONFIG_LABEL: "shared_gpu"}, names.SHARED_TAINT),
     "whole": ({"example.com/gpu-type": "nvidia"}, names.GPU_RESOURCE),

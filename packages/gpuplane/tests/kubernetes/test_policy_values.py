@@ -247,7 +247,7 @@ async def test_a_refused_value_is_reported_with_its_field(
         ({"nodeAffinity": AFFINITY}, {}, "pinned nodeAffinity", '"a b"'),
         ({"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}, {}, "pinned resources", "cpu limit"),
         (IMAGE | {"startupProbe": {"periodSeconds": -1}}, {}, "pinned startupProbe", "periodSeconds"),
-        # What the ClusterPolicy sets on the same DaemonSet.
+        # Settings of the ClusterPolicy for the same DaemonSet.
         ({"labels": {"c": "d"}}, {"labels": {"a b": "c"}}, "daemonsets.labels", '"a b"'),
         (
             {"tolerations": [{"key": "b"}]},

@@ -1,4 +1,4 @@
-"""A namespace with a GPU quota on a real API server: no pod that names its node gets GPUs, whoever makes the pod."""
+"""A namespace with a GPU quota on a real API server: no pod that names its node gets GPUs, for any creator."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ async def admin(control_plane: ControlPlane) -> AsyncIterator[Client]:
                 await client.apply(manifest, "test", resource=resource_of(manifest))
         try:
             for name in (MINE, OTHER):
-                # Nobody's pod shall be bound to a machine that there is not: it would never end.
+                # The taint repels pods: a pod on a machine that does not exist would never end.
                 node = {
                     "apiVersion": "v1",
                     "kind": "Node",
@@ -140,7 +140,7 @@ def pod(account: str) -> dict[str, Any]:
 
 
 async def refusal(client: Client, path: str, patch: dict[str, Any], **parameters: str) -> str:
-    """What the API server says to a patch; empty when it is done."""
+    """Return the API server's error for a patch; empty if it succeeds."""
     try:
         await client.request("PATCH", path, parameters, patch, content_type="application/merge-patch+json")
     except ApiError as error:
@@ -166,7 +166,7 @@ async def in_force(refused: Callable[[], Awaitable[str]]) -> None:
     await until(denied, what="the policies are in force", seconds=PATIENCE_S)
 
 
-# What each operand changes: of its Node by labels, of its GPUNode by stages.
+# Changes of each operand: of its Node by labels, of its GPUNode by stages.
 OWN_LABEL = {
     "node-feature-discovery": "feature.node.kubernetes.io/cpu-model.id",
     "gpu-feature-discovery": "nvidia.com/gpu.count",

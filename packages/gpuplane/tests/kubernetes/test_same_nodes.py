@@ -43,7 +43,7 @@ EVERYTHING: Final = 100
 
 
 class KubeScheduler:
-    """The real one on a control plane, with an extender that writes down which nodes it is shown for a pod."""
+    """A real kube-scheduler on a control plane, with an extender that records the nodes of each request."""
 
     def __init__(self, client: Client) -> None:
         self.client = client

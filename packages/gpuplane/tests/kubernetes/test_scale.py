@@ -16,7 +16,7 @@ from gpulab.kubernetes.control_plane import ControlPlane
 from gpulab.watching import node_is_ready
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode
-from gpuplane.cli.install import apply
+from gpuplane.cli.install_objects import apply
 from gpuplane.operator.installation import installation
 from kubekit.api.core import Node
 from kubekit.kube import Client

@@ -1,4 +1,4 @@
-"""The manifests of gpu-manager and gpu-admission on real Kubernetes, beside gpuplane: shares of GPUs, and quotas.
+"""The manifests of gpu-manager and gpu-admission on real Kubernetes, with gpuplane: shares of GPUs, and quotas.
 
 kube-scheduler asks the extender in gpu-admission's pod, by the address of the manifest's Service.
 """

@@ -22,7 +22,7 @@ from tests.support.until import until
 
 pytestmark = WITH_MANIFESTS
 NODE_PORT = 30001
-# What runs in the operator's namespace, by the beginning of the pods' names; the driver's has kernel and system.
+# Pods in the operator's namespace, by the beginning of their names; the driver's has kernel and system.
 PODS = (
     *("gpu-feature-discovery-", "gpu-operator-", "node-feature-discovery-worker-"),
     *("nvidia-container-toolkit-daemonset-", "nvidia-dcgm-exporter-", "nvidia-device-plugin-daemonset-"),

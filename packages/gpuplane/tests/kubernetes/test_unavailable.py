@@ -1,4 +1,4 @@
-"""What this machine cannot have is said in one line, with the cure; nothing else fails for it."""
+"""A missing facility of this machine is reported in one line, with the cure; no other test fails for it."""
 
 from __future__ import annotations
 

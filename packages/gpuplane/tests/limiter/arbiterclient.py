@@ -1,4 +1,4 @@
-"""What any process of a container can say to the arbiter, true or not."""
+"""Requests that any process of a container can send to the arbiter, true or false."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ LIBRARIES = (
 )
 MIB, GIB = 1 << 20, 1 << 30
 
-# What the programs of these tests begin with.
+# The beginning of these tests' programs.
 PRELUDE = """
 import ctypes, json, os, signal, sys, time
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer
@@ -106,7 +106,7 @@ class Machine:
         self._children: list[subprocess.Popen[str]] = []
 
     def share(self, name: str, *gpus: GpuLimit, fail_open: bool = False, **limits: Any) -> dict[str, str]:
-        """Make or resize a share, of the first GPU if none are given; returns its programs' variables."""
+        """Make or resize a share, of the first GPU by default; return its programs' variables."""
         wanted = Limits(gpus or (GpuLimit(uuid=self.uuids[0], **limits),), fail_open)
         self.arbiter.keep()
         directory = self.store.write(name, wanted, Owner(name=name))
@@ -138,7 +138,7 @@ class Machine:
         return json.loads(output.splitlines()[-1]) if output else None
 
     def held(self, name: str) -> int:
-        """What the ledger says the processes of a share hold of its first GPU."""
+        """Return the memory of the first GPU that the processes of a share hold, as the ledger counts it."""
         return sum(slot.gpus[0].memory_bytes for slot in self.store.read(name).slots)
 
     def faults(self) -> Faults:

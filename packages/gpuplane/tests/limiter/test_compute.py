@@ -26,8 +26,10 @@ answer(count * microseconds / 1e6 / (time.monotonic() - start))
 
 
 def percent(make_machine, seconds: float, *machines: list[tuple[float, dict]]) -> list[list[float]]:
-    """What part of their GPU's time programs get that launch kernels of so many microseconds as fast as they can. Each
-    list is a machine's tenants; all machines run at once, since they mostly wait."""
+    """Return the percentage of GPU time that programs get, which launch kernels of some microseconds without a pause.
+
+    Each list is a machine's tenants; all machines run at once, since they mostly wait.
+    """
     children = []
     for number, tenants in enumerate(machines):
         machine = make_machine(name=f"machine-{number}")

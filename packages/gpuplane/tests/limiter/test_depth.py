@@ -1,4 +1,4 @@
-"""What a turn leaves queued behind it: a neighbour waits for its quantum and for about one kernel, not for a queue."""
+"""The queue that a turn leaves behind: a neighbour waits for its quantum and for about one kernel, not for a queue."""
 
 from __future__ import annotations
 

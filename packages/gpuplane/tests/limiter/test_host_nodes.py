@@ -220,7 +220,7 @@ answer(100 * count * {kernel_us} / 1e6 / (time.monotonic() - start))
 
 
 def test_a_neighbour_of_graphs_with_host_functions_gets_its_part(machine: Any) -> None:
-    """What comes behind a host function waits for a turn, so it takes nothing of the neighbour's."""
+    """Work behind a host function waits for a turn, so it takes nothing of the neighbour's part."""
     graphs = machine.start(
         GRAPHS
         + """

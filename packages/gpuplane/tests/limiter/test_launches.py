@@ -82,7 +82,7 @@ def shares(machine_type: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_kind_of_launch_is_held_to_the_limit(shares: dict[str, float], way: str) -> None:
-    # What was saved before the first launch, a quantum, counts in so short a time. The machine may be busy: only above
+    # The quantum that was saved before the first launch counts in so short a time. The machine may be busy: only above
     # the limit is wrong.
     assert 4 < shares[way] < 26
 

@@ -1,4 +1,4 @@
-"""What processes make of the words that they find on a usage page."""
+"""Processes read any words on a usage page, and react as the format says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process does with pages that are missing or foreign, and that they are laid out as Python writes them."""
+"""Missing and foreign pages, and the layout of pages as Python writes them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_full_usage_page_is_said(machine) -> None:
     full = page.UsagePage.from_buffer_copy(path.read_bytes())
     full.high_water = page.SLOTS
     for slot in full.slots:
-        slot.owner = page.owner_word(1, 0x1234, 5)  # of another pid namespace: nobody here may judge it
+        slot.owner = page.owner_word(1, 0x1234, 5)  # of another pid namespace: no process here may judge it
     path.write_bytes(bytes(full))
     said, lines = outcome(machine.start(USE, variables))
     assert said == "[802, 802]"

@@ -45,7 +45,7 @@ def start_all(children) -> None:
         child.stdin.flush()
 
 
-# What the GPU itself says is taken: the most above what it was at the beginning, until a line comes.
+# The memory that the GPU itself reports: the most above the beginning, until a line arrives.
 SAMPLER = """
 import pynvml, select
 pynvml.nvmlInit()
@@ -186,8 +186,21 @@ def test_processes_killed_at_random_moments_leave_nothing_and_stop_nobody(machin
     assert sum(killed.values()) == 400 and all(killed.values()), "each of the things they do"
     for child in watching:
         longest = json.loads(child.communicate("stop\n", timeout=30)[0])
-        # Whoever dies with the lease in hand delays others by its grace, a tenth of a second.
+        # A process that dies with the lease delays others by its grace, a tenth of a second.
         assert longest["launch"] < 1 and longest["allocation"] < 1
         assert longest["given"] > 0
     assert said("whole", 64 * MIB, variables=doomed) == "0"
     assert said("free", variables=machine.without_limiter()) == before
+
+
+def test_threads_that_are_cancelled_while_they_wait_leave_no_lock_behind(machine, tmp_path: Path) -> None:
+    program = tmp_path / "cancelled"
+    source = Path(__file__).with_name("cancelled.c")
+    subprocess.run([*compiler(), "-std=gnu11", "-O1", "-w", "-o", program, source, "-ldl"], check=True)
+    share = machine.share("a", memory_bytes=64 * MIB, core=30)
+    child = machine.execute([program, "60"], share)
+    output, errors = child.communicate(timeout=90)
+    assert child.returncode == 0, (child.returncode, errors)
+    seen = json.loads(output)
+    assert seen["cancelled"] == 60
+    assert seen["allocation"] < 1 and seen["launch"] < 2

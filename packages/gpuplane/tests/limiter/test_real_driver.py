@@ -20,7 +20,7 @@ from tests.support.nvidia_libraries import BRANCHES, Libraries, driver, exported
 
 NO_DEVICE: Final = 100
 DRIVER_NOT_LOADED: Final = 9  # NVML's
-# By its name a function may take memory or time of a GPU. What the limiter leaves to the driver has a reason here.
+# Functions whose name suggests memory or time of a GPU. Each function that the limiter does not wrap has a reason here.
 TAKES: Final = re.compile(
     r"cu(Mem(Alloc|Create)|Array(3D)?Create|MipmappedArrayCreate|Launch|GraphLaunch|GraphInstantiate|Multicast(Create|Bind)"
     r"|Mem(cpy|set)|\w*Ctx(Create|Retain|Attach)|Import|Ipc(Open|Get))"
@@ -40,7 +40,7 @@ LEFT: Final = {
 }
 # Copies from and to the host, which copy engines run.
 OF_HOST: Final = re.compile(r"cuMemcpy(HtoD|DtoH|HtoA|AtoH)(Async)?(_v2)?(_ptds|_ptsz)?")
-# By its name a function of NVML may list processes of other containers. What the limiter leaves has a reason here.
+# NVML functions whose name suggests processes of other containers. Each that the limiter does not wrap has a reason.
 PROCESSES: Final = re.compile(r"Process|Accounting(Pids|Stats)|Sessions")
 NO_PROCESSES: Final = {
     "nvmlSystemGetProcessName": "reads /proc of the container",

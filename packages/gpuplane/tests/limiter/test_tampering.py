@@ -1,4 +1,4 @@
-"""What a tenant does to everything that it can write and say: its neighbour has its part, and nothing of ours ends."""
+"""A tenant changes everything that it can write: its neighbour has its part, and no process of gpuplane ends."""
 
 from __future__ import annotations
 

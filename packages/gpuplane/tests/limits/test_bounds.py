@@ -120,7 +120,7 @@ def test_a_page_has_the_label_of_the_file_below_for_selinux(base: Path) -> None:
 
 
 def leased(usage: Path) -> bool:
-    """Whether a process gets a lease on a page, for which the agent's next open would wait; given back at once."""
+    """Return whether a process gets a lease on a page, and release it: the agent would wait for the lease."""
     file = os.open(usage, os.O_RDONLY)
     try:
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
@@ -163,7 +163,7 @@ def test_a_share_goes_while_a_process_has_its_page_open(store: ShareStore, base:
 def test_nothing_stays_mounted(store: ShareStore, base: Path, end: str) -> None:
     for name in ("x", "y"):
         store.write(name, limits(), msgspec.structs.replace(ML, pod_uid=name))
-    # What a writer leaves that is killed in between: a directory that is mounted, and one with a mounted file.
+    # Directories that a killed writer leaves: one that is mounted, and one with a mounted file.
     for name in (".x.bound", ".z.gone"):
         (base / "shares" / name).mkdir()
     mount("gpuplane", base / "shares/.x.bound", "tmpfs", NOSUID | NODEV)

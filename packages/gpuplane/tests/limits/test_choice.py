@@ -1,4 +1,4 @@
-"""Which GPU a share is put on, and what is said when there is none."""
+"""The choice of a GPU for a share, and the error if no GPU fits."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ call("cuModuleGetFunction", byref(function), module, b"k")
 while True:
     call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
 """
-# What a program sees of its GPU by NVML and by CUDA, and where it is refused; in MiB.
+# A program's view of its GPU by NVML and by CUDA, and the size at which it is refused; in MiB.
 LOOK = """
 import ctypes, json, pynvml
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p

@@ -1,4 +1,4 @@
-"""What a container gets for its limits, tried in containers: in mount namespaces, and where there are none."""
+"""A container's files for its limits, tried in containers: with mount namespaces, and without them."""
 
 from __future__ import annotations
 

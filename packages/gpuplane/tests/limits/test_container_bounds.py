@@ -78,8 +78,9 @@ async def test_a_tenant_takes_no_more_of_its_node_than_its_page_however_it_tries
     store = ShareStore(disk / "limits", disk / "limits")
     install(store)
     real = find_real({}, first=(NATIVE,), cache="")
-    build_node(tmp_path, "n", machine_of("cpu-ubuntu24"))
-    launcher = Launcher(tmp_path / "root", Records(tmp_path / "containers"), mode, SIMULATED_HARDWARE)
+    node = tmp_path / "node"  # what is mounted below it is unmounted with its containers
+    build_node(node, "n", machine_of("cpu-ubuntu24"))
+    launcher = Launcher(node / "root", Records(node / "containers"), mode, SIMULATED_HARDWARE)
     logs = {name: tmp_path / f"{name}.log" for name in ("thief", "neighbour")}
 
     async def start(name: str, program: str) -> ContainerRecord:
@@ -99,7 +100,7 @@ async def test_a_tenant_takes_no_more_of_its_node_than_its_page_however_it_tries
         return await launcher.start(record, spec, "now")
 
     def printed(name: str) -> str:
-        """What a container has printed, without the times of its log."""
+        """Return the output of a container, without the times of its log."""
         lines = logs[name].read_text().split("\n")
         return "\n".join(line.split(" ", 3)[-1] for line in lines)
 
@@ -136,14 +137,14 @@ async def test_a_tenant_takes_no_more_of_its_node_than_its_page_however_it_tries
         finally:
             for record in started:
                 signal_container(record, signal.SIGKILL)
-            kill_all(tmp_path / "containers")
+            kill_all(node / "containers")
     assert taken is not None
     page = os.statvfs(store.directory("thief") / "usage")
     assert taken.done >= INSIDE, "it has tried"
     assert taken.done.isdisjoint({"directory", "file", "symbolic link", "link", "node", "name", "end", "limits"})
     assert taken.most_blocks <= page.f_blocks * page.f_frsize <= 1_200_000
     assert taken.most_attributes <= 4096
-    # What the node itself wrote meanwhile is all that the disk has lost at the worst moment.
+    # The disk has never lost more than the node itself wrote meanwhile.
     assert free - taken.least_free <= 2 << 20
     assert set(accused) == {"thief"}
     store.mend()  # it was killed in the middle

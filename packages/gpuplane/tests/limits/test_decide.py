@@ -1,4 +1,4 @@
-"""What the agent decides, as tables: what it saw, what it writes, whom it calls an escape."""
+"""Decisions of the agent, as tables: its observations, the values that it writes, the processes that escape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs get so that the interposed libraries come first."""
+"""Variables and files with which programs load the interposed libraries first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the real libraries are looked for, and in which order."""
+"""The search for the real libraries: its directories, and their order."""
 
 from __future__ import annotations
 

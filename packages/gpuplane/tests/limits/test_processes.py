@@ -1,4 +1,4 @@
-"""What is read of processes: those of this machine, and a /proc made by hand."""
+"""Facts that are read of processes: those of this machine, and a /proc made by hand."""
 
 from __future__ import annotations
 

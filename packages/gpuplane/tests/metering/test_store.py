@@ -268,7 +268,7 @@ def test_a_process_that_is_killed_at_any_moment_loses_nothing_and_counts_nothing
             for _ in range(chosen.randint(1, 150)):
                 step = int(child.stdout.readline())
             child.kill()
-            # What it printed and nobody read yet.
+            # Lines that the child printed and the test has not read yet.
             step = max([step, *(int(line) for line in child.stdout.read().split("\n")[:-1])])
     step += 1
     store = HistoryStore(path, START)
@@ -331,7 +331,7 @@ def test_sums_are_exactly_the_plain_sums(steps: list[tuple[int, dict[str, Any]]]
             for labels, amounts in store.sums(*(START + at * HOUR for at in (begin, begin + more)))
         }
         store.close()
-    # What did not grow in these hours has no row, or 0 of what it once had.
+    # Amounts that did not grow in these hours have no row, or 0 of an earlier amount.
     for name, amounts in expected.items():
         assert [one or 0 for one in found.pop(name, Amounts(0, None, None))] == [one or 0 for one in amounts]
     assert not any(any(amounts) for amounts in found.values())

@@ -1,4 +1,4 @@
-"""What clients of MPS may write, in a mount namespace of the test's own."""
+"""Files that clients of MPS may write, in a mount namespace of the test's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which configuration a node follows, and that it follows another one at once."""
+"""The configuration that a node follows, and its change to another configuration at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the process of an operand imports. A node has ten operands, so each holds only the modules that it needs."""
+"""Imports of an operand's process. A node has ten operands, so each loads only the modules that it needs."""
 
 from __future__ import annotations
 

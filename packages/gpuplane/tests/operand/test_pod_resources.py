@@ -1,4 +1,4 @@
-"""What the kubelet's pod-resources socket answers, also when it is busy or broken."""
+"""Answers of the kubelet's pod-resources socket, also when it is busy or broken."""
 
 from __future__ import annotations
 

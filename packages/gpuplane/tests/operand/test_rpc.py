@@ -92,7 +92,7 @@ async def test_a_peer_that_speaks_something_else_is_an_error(tmp_path: Path, say
 
 
 class Methods:
-    """What our server answers; `cancelled` is set when a stream's caller went away."""
+    """The answers of our server; `cancelled` is set when a stream's caller has disconnected."""
 
     def __init__(self) -> None:
         self.cancelled = asyncio.Event()

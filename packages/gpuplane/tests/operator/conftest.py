@@ -23,6 +23,7 @@ from gpuplane.operator.stages import OPERANDS
 from gpuplane.operator.upgrade import controller, decide
 from kubekit.kube import Client
 from tests.support.api_client import connected
+from tests.support.node_taints import follow_conditions
 from tests.support.until import until
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.identity import ADMIN, service_account_user
@@ -126,6 +127,7 @@ class Played:
         status = {"conditions": ready, "nodeInfo": info, "allocatable": amounts}
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}
         await self.registry.create("nodes", None, body)
+        await follow_conditions(self.registry, name)
 
     async def add_pod(self, name: str, node: str, *, gpus: int = 1, owner: str = "ReplicaSet", **labels: str) -> None:
         limits = {names.GPU_RESOURCE: str(gpus)} if gpus else {}
@@ -183,7 +185,7 @@ class Played:
             if gate not in here:
                 return
             state = "failed" if stage == "cuda" and (name, self.driver(name)) in self.bad else "done"
-            # As an operand does: once for each of its pods, and not again when somebody takes it away.
+            # As an operand does: once for each of its pods, and not again after another client removes the label.
             said = (here[gate]["metadata"]["uid"], state)
             if self._said.get((name, stage)) != said:
                 await self._report(name, stage, state)

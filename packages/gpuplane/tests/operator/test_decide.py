@@ -104,12 +104,23 @@ def test_gpus_are_known_however_node_feature_discovery_spells_them(spelling: str
 def test_a_node_with_nvidias_runtime_is_labelled_for_its_runtime_class(
     handlers: tuple[str, ...] | None, toolkit: StageState, label: str | None
 ) -> None:
-    have = status(S.DISCOVERED, S.DRIVER)
-    stages = {**have.stages, "toolkit": Stage(state=toolkit, since=NOW, reason="X")}
-    seen = msgspec.structs.replace(have, stages=stages, machine=Machine(handlers=handlers))
+    stages = {**status(S.DISCOVERED, S.DRIVER, S.CUDA).stages, "toolkit": Stage(state=toolkit, since=NOW, reason="X")}
+    seen = GPUNodeStatus(stages=stages, machine=Machine(handlers=handlers))
     for before in ({}, {names.RUNTIME_CLASS_LABEL: "true"}):
         found = node(status=seen, labels={**GPU_NODE, **before})
         assert applied(found, decide(found, NOW)).labels.get(names.RUNTIME_CLASS_LABEL) == label
+
+
+def test_the_label_of_the_runtime_class_takes_no_write_of_its_own() -> None:
+    handlers = Machine(handlers=("nvidia",))
+    opened = {GATE[gate]: "true" for gate in ("driver", "container-toolkit", "operator-validator")}
+    labels = {**GPU_NODE, names.GPU_PRESENT_LABEL: "true", **opened}
+    for done, added in (
+        ((S.DISCOVERED, S.DRIVER, S.TOOLKIT), set()),
+        ((S.DISCOVERED, S.DRIVER, S.TOOLKIT, S.CUDA), {names.RUNTIME_CLASS_LABEL, GATE["device-plugin"]}),
+    ):
+        seen = node(status=msgspec.structs.replace(status(*done), machine=handlers), labels=labels)
+        assert set(decide(seen, NOW).labels) - {GATE["mps-control-daemon"]} == added
 
 
 @pytest.mark.parametrize("changes", [{"labels": {}}, {"enabled": frozenset()}])
@@ -201,7 +212,7 @@ def test_deleting_the_policy_takes_everything_back_from_the_top() -> None:
 
 
 def carried_on(seen: ObservedNode) -> ObservedNode:
-    """What the node makes of its labels: pods come and go, and those that remove report that they have."""
+    """Return the node after its labels took effect: pods are created and deleted, and those that remove report it."""
     pods, stages = {}, dict(seen.status.stages) if seen.status is not None else {}
     for operand in OPERANDS:
         value = seen.labels.get(GATE[operand.gate])

@@ -1,4 +1,4 @@
-"""Which driver each node gets, and the DaemonSets that come of it: tables over plain objects."""
+"""The driver of each node, and the DaemonSets that follow from it: tables over plain objects."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_nvidiadrivers_have_the_nodes_that_they_select_and_the_default_the_other
         trains = owners[found_node.metadata.name] == "train"
         assert pod["priorityClassName"] == ("mine" if trains else "system-node-critical")
         assert pod["containers"][0]["name"] == ("driver" if trains else "nvidia-driver-ctr")
-    # Nothing of the ClusterPolicy's own choice is left, and a node of nobody says so.
+    # No DaemonSet of the ClusterPolicy's own driver is left, and a node without a driver reports so.
     assert daemonsets(wanted, nodes) == {}
     assert why_none(owner_of(nodes[0].metadata.labels, []), [])[0] == "NoDriverForNode"
 
@@ -275,7 +275,7 @@ def test_a_node_that_two_select_stays_with_the_one_that_it_has_and_the_other_say
     assert (error["status"], error["reason"]) == ("True", "ConflictingNodeSelector")
     assert "node both" in error["message"]
     assert status_of(old, found[0], told, {}, NOW)["conditions"][1]["status"] == "False"
-    # Who came first on the node keeps it, whatever the ages.
+    # The first driver of the node stays, at any age of the objects.
     kept = assign([node("both", x="1", y="1", **{names.DRIVER_OWNER_LABEL: "new"})], found)
     assert kept.owners == {"both": "new"}
     assert list(kept.refused) == ["old"]

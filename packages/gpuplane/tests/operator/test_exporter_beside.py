@@ -1,4 +1,4 @@
-"""The objects beside the exporter come where they can and go when they are not wanted."""
+"""Additional objects of the exporter: created where they are possible, deleted when they are not wanted."""
 
 from __future__ import annotations
 

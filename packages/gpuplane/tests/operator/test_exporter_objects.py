@@ -1,4 +1,4 @@
-"""What a ClusterPolicy's `dcgmExporter` makes of the exporter's objects."""
+"""The exporter's objects, from a ClusterPolicy's `dcgmExporter`."""
 
 from __future__ import annotations
 

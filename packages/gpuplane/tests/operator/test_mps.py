@@ -1,4 +1,4 @@
-"""Which nodes get an MPS control daemon, and where its files are."""
+"""The nodes with an MPS control daemon, and the paths of its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which namespaces reach which ports of gpuplane's pods, by the NetworkPolicies of the installation."""
+"""The ports of gpuplane's pods that each namespace reaches, by the NetworkPolicies of the installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator writes about a node when its watches are not equally far."""
+"""Writes of the operator about a node when its watches are not equally far."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ OPERANDS = {"nvidia-container-toolkit-daemonset", "nvidia-device-plugin-daemonse
 
 
 def told(spec: ClusterPolicySpec) -> dict[str, list[str]]:
-    """DaemonSet -> what it is told of NRI."""
+    """Return for each DaemonSet its settings of NRI."""
     found: dict[str, Any] = {}
     for manifest in manifests(spec, {}, removing=("container-toolkit",), image="i", owner={}):
         if manifest["kind"] == "DaemonSet":

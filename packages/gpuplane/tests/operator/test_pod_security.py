@@ -21,7 +21,7 @@ OWNER: Final = {"kind": "ClusterPolicy", "name": "p", "uid": "1", "apiVersion": 
 IMAGE: Final = "registry.example.com:5000/a/gpuplane@sha256:" + "a" * 64
 THEIRS: Final = {"nvidia-driver-ctr": "the image, its entry point and its needs are NVIDIA's"}
 
-# What a container may lack, and why it has to.
+# Restrictions that a container lacks, and the reason.
 PRIVILEGED: Final = {
     **THEIRS,
     "driver": "loads kernel modules and mounts the driver's root for the host",

@@ -1,4 +1,4 @@
-"""Which pods of gpuplane are a policy's, and end with it."""
+"""Pods of gpuplane that belong to a policy, and end with it."""
 
 from __future__ import annotations
 

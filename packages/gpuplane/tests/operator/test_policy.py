@@ -1,5 +1,6 @@
-"""What the status of the ClusterPolicy says while nodes become known, and which events a lost GPU is worth: pure
-functions of what the operator sees.
+"""The status of the ClusterPolicy while nodes become known, and the events of a lost GPU.
+
+Both are pure functions of the operator's observations.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def test_discovery_that_is_late_on_one_node_does_not_hide_the_state_of_the_other
 
 
 def with_gpus(*faults: str) -> GPUNode:
-    """A node with a GPU for each fault; an empty one is none."""
+    """Return a node with a GPU for each fault; an empty string means no fault."""
     gpus = [{"index": at, "uuid": f"GPU-{at}", "model": "T4", "memoryMib": 15360} for at in range(len(faults))]
     health = {f"GPU-{at}": fault for at, fault in enumerate(faults) if fault}
     return msgspec.convert({"metadata": {"name": "n1"}, "status": {"gpus": gpus, "health": health}}, GPUNode)

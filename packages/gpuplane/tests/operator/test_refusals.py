@@ -1,4 +1,4 @@
-"""What is reported of objects that the API server refuses: pure functions of its answers, as kube-apiserver 1.36 gave
+"""Reports of objects that the API server refuses: pure functions of its answers, as kube-apiserver 1.36 wrote
 them.
 """
 

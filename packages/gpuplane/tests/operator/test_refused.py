@@ -1,4 +1,4 @@
-"""What an operator is refused is told where an administrator looks first: in the status of its ClusterPolicy."""
+"""Refusals of the operator's writes are in the status of its ClusterPolicy, where an administrator looks first."""
 
 from __future__ import annotations
 

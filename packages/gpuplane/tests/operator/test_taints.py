@@ -346,7 +346,7 @@ async def test_pools_that_are_applied_together_count_together_and_their_use_does
     await watch.known()
 
     async def settled(number: int) -> list[int]:
-        """What has counted once that many pools are known, and no more has come for long."""
+        """Return the counts once that many pools are known, and no more have arrived for long."""
         await until(lambda: len(watch._found()) == number)
         await clock.advance(3 * pools.SETTLE_SECONDS)
         return counted

@@ -1,4 +1,4 @@
-"""What is said of an operand's pod that does not run: one text while a trouble lasts, and a cure."""
+"""Messages about an operand's pod that does not run: one text while a trouble lasts, and a cure."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_cure_fits_the_cause_and_what_chooses_the_image(message: str, own: s
 
 @pytest.mark.parametrize("message", [NOT_ALLOWED, NO_HOST, CONTAINERD])
 def test_every_field_that_a_cure_names_acts(message: str) -> None:
-    """What a cure names for the policy must change the operands: `acts` is proved field by field elsewhere."""
+    """A field of the policy that a cure names must change the operands: `acts` is proved field by field elsewhere."""
     for gate, container in [(operand.gate, operand.gate) for operand in OPERANDS] + [("driver", "nvidia-driver-ctr")]:
         cure = told(waiting("ErrImagePull", message, container), gate).cure
         for field in re.findall(r"ClusterPolicy spec\.([\w.]+)", cure):

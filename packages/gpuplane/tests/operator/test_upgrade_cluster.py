@@ -34,7 +34,7 @@ def record(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def marks(node: dict[str, Any]) -> set[str]:
-    """What upgrades have left on a node."""
+    """Return the labels and annotations that upgrades have left on a node."""
     meta = node["metadata"]
     keys = {*meta.get("labels", {}), *meta.get("annotations", {})}
     return {key for key in keys if "driver-upgrade" in key or key == names.ROLLBACK_LABEL}
@@ -173,7 +173,7 @@ async def test_opting_out_takes_the_marks_away(played: Any, work: Any) -> None:
 
 
 def looked(operator: Any) -> bool:
-    """Whether all controllers are through with what they have seen."""
+    """Return whether all controllers have handled all their events."""
     return all(each.controller.idle for each in (operator.nodes, operator.policy, operator.upgrades))
 
 

@@ -82,7 +82,7 @@ class Machine:
             self.driver = None
 
     def turn(self, wanted: str, bad: frozenset[tuple[str, str]], seconds: float) -> None:
-        """What kubelet, DaemonSets and operands do in some seconds."""
+        """Do the work of kubelet, DaemonSets and operands for some seconds."""
         self.budget = max(self.budget, self.rng.choice((0, 0, 1)))
         if not self.ready:
             return
@@ -158,7 +158,7 @@ def test_no_cluster_goes_beyond_its_limits_and_no_node_is_stuck(
                 continue  # the operator died before this one
             machines[step.node].apply(step, now)
             if rng.random() < 0.2 and step.state is None:
-                machines[step.node].apply(step, now)  # or was told the same twice
+                machines[step.node].apply(step, now)  # or receives the same step twice
         under_way = sum(machine.state in ACTIVE for machine in machines.values())
         if begun:
             assert not parallel or under_way <= parallel

@@ -1,4 +1,4 @@
-"""What a ClusterPolicy's `validator` makes of the validator's pods."""
+"""The validator's pods, from a ClusterPolicy's `validator`."""
 
 from __future__ import annotations
 

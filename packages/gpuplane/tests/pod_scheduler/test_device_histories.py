@@ -34,7 +34,7 @@ SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": 
 
 
 class Write:
-    """A write under way. It arrives once, whoever still waits for its answer."""
+    """A write under way. It arrives once, also when its caller waits no longer."""
 
     def __init__(self, name: str, patch: dict[str, Any]) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""The dry run of `explain` beside the scheduler that carries it out: the same victims, the same place."""
+"""The dry run of `explain` agrees with the scheduler that carries it out: the same victims, the same place."""
 
 from __future__ import annotations
 

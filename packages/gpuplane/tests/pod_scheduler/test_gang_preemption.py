@@ -167,7 +167,7 @@ async def test_two_gangs_that_preempt_do_not_hold_each_other_up(cluster: World, 
 
 
 async def test_shares_of_one_gpu_get_the_gpu_that_was_freed(cluster: World, running: Running) -> None:
-    """The room is kept on this GPU: a pod that comes meanwhile does not take a part of it."""
+    """The room is reserved on this GPU: a pod that arrives meanwhile does not take a part of it."""
     await add_nodes(cluster, n1=2)
     holders = {}
     for name, core in (("a", 60), ("b", 70), ("c", 30)):

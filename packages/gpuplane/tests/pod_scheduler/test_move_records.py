@@ -22,7 +22,7 @@ from kubekit.kube import SystemClock
 from tests.support.extender_world import Running, World, account_client, extender, gpu_pod
 from tests.support.fake_api import FakeApi, FakeClient, Fault
 from tests.support.replaced_pods import Workloads, workloads
-from tests.support.scheduled_pods import bound, ours, refused
+from tests.support.scheduled_pods import bound, ours, plain, refused
 from tests.support.until import until, until_objects
 from tests.support.virtual_time import VirtualClock, settle
 
@@ -70,7 +70,7 @@ async def fragments(cluster: World, sets: Workloads, **spec: Any) -> None:
 async def test_a_new_leader_holds_place_and_room_of_a_move_that_began_by_itself(
     cluster: World, sets: Workloads, ends: bool
 ) -> None:
-    """The leader ends after the eviction, before there is a replacement; nobody else gets the place or the room."""
+    """The leader ends after the eviction, before there is a replacement; no other pod gets the place or the room."""
     sets.creates, sets.ends = False, ends
     await fragments(cluster, sets, **({} if ends else {"terminationGracePeriodSeconds": 600}))
     async with extender(cluster.client, scheduler_name=names.SCHEDULER_NAME, moves=BY_ITSELF):
@@ -200,6 +200,69 @@ async def test_a_wrong_record_stops_no_scheduler(cluster: World, wrong: dict[str
         assert mover.budget.left(mover.unix_now()) == BY_ITSELF.per_hour - 1
         await cluster.pod(ours(gpu_pod("p", (30, 0))))
         await bound(cluster, "p")
+
+
+async def recorded_moves(cluster: World) -> list[dict[str, Any]]:
+    """Records of moves of the running pods `a` and `b` from n1 to n2 that the scheduler has not decided."""
+    found = []
+    for at, name in enumerate(("a", "b")):
+        raw = await cluster.client.get(RawPod, name, "default")
+        given = of_pod(await cluster.get(name))
+        assert given is not None
+        [(container, _)] = given.containers.items()
+        part = {"uuid": f"GPU-n2-{at}", "index": at, "core": 40 + 10 * at, "memory_mib": 15360}
+        found.append(
+            {
+                "uid": raw.metadata.uid,
+                "owner": name,
+                "node": "n2",
+                "given": {"containers": {container: [part]}},
+                "began": 1,
+                "until": 9e9,
+                "counted": 1,
+                "pod": recorded_pod(raw),
+            }
+        )
+    return found
+
+
+async def store(cluster: World, found: list[dict[str, Any]]) -> None:
+    meta = {"name": names.MOVES_CONFIGMAP, "namespace": "default"}
+    body = {"metadata": meta, "data": {names.MOVES_KEY: json.dumps(found)}}
+    await cluster.client.create(body, resource=ConfigMap.RESOURCE)
+
+
+async def test_records_of_more_moves_than_are_allowed_evict_no_more_pods(cluster: World, sets: Workloads) -> None:
+    await cluster.node("n1", 2)
+    await cluster.node("n2", 2)
+    sets.creates = False
+    await sets.place("a", 40, "n1", 0)
+    await sets.place("b", 50, "n1", 1)
+    await until_objects(cluster.client, Pod, lambda pods: [pod.status.phase for pod in pods] == ["Running"] * 2)
+    found = await recorded_moves(cluster)
+    await store(cluster, found)
+    async with extender(cluster.client, scheduler_name=names.SCHEDULER_NAME, moves=MoveLimits(at_once=1)) as running:
+        assert running.leader.pods is not None
+        mover = running.leader.pods.mover
+        await until(lambda: sets.deleted)
+        assert mover.is_moving(found[1]["uid"])
+        await cluster.pod(ours(gpu_pod("later", (30, 0))))
+        await bound(cluster, "later")
+        assert sets.deleted == [found[0]["uid"]]
+
+
+async def test_a_pod_of_another_namespace_ends_no_move(cluster: World, sets: Workloads) -> None:
+    """A user who can create pods can write the uid of any controller into them."""
+    await fragments(cluster, sets)
+    sets.creates = False
+    async with extender(cluster.client, scheduler_name=names.SCHEDULER_NAME, moves=BY_ITSELF) as running:
+        await until(lambda: sets.deleted and places(running))
+        for name in ("a", "b"):
+            owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": name, "controller": True}
+            meta = {"namespace": "kube-system", "ownerReferences": [owner]}
+            await cluster.pod(plain(f"forged-{name}", metadata=meta))
+        await bound(cluster, "forged-a", "forged-b")
+        assert len(places(running)) == 1
 
 
 # -- the records alone -------------------------------------------------------------------------------------------------

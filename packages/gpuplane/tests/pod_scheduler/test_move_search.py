@@ -61,7 +61,7 @@ def state_of(cluster: OfflineCluster) -> Any:
 @pytest.mark.parametrize(
     ("nodes", "holders", "core", "moves"),
     [
-        # 60% waits beside 40% + 40%: the smallest pod goes to the other GPU.
+        # 60% waits next to 40% + 40%: the smallest pod goes to the other GPU.
         ({"n1": 2}, [("n1", 0, 40, True), ("n1", 0, 20, True), ("n1", 1, 60, True)], 60, ["p1 n1 -> n1/1"]),
         # Two shares on two GPUs of one node: one goes next to the other, and a whole GPU is free.
         ({"n1": 2}, [("n1", 0, 40, True), ("n1", 1, 50, True)], 100, ["p0 n1 -> n1/1"]),

@@ -218,7 +218,7 @@ async def test_orders_beyond_the_budget_wait(cluster: World, sets: Workloads) ->
 
 
 async def recorded(cluster: World, ended: int = 0) -> bool:
-    """Whether so many moves are recorded, all of which have ended."""
+    """Return whether so many moves are recorded, all of which have ended."""
     stored = await cluster.client.get(ConfigMap, names.MOVES_CONFIGMAP, "default")
     records = json.loads(stored.data[names.MOVES_KEY] or "[]")
     return len(records) == ended and all(one.get("ended") for one in records)

@@ -1,4 +1,4 @@
-"""What the scheduler reads of pods, also of those that a tenant made to be misread."""
+"""Pods as the scheduler reads them, also those that a tenant made to be misread."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_pod_without_gpus_that_requests_too_much_is_read() -> None:
 
 @pytest.mark.parametrize("text", ['{"x":' + "[" * 16_000, '{"x":' + "[" * 8_000 + "]" * 8_000 + "}", "[" * 200_000])
 def test_a_running_pod_holds_its_gpu_whatever_order_to_move_is_written_on_it(text: str) -> None:
-    """A pod that cannot be read would be absent, and its GPU would be given to another pod."""
+    """A pod that cannot be read would be absent, and its GPU would be allocated to another pod."""
     pod = gpu_pod("a", (30, 20), metadata={"annotations": {names.MOVE_ANNOTATION: text}})
     found = read(ours(pod), nodeName="n1")
     assert found.order is None and found.request.core == 30 and found.info is not None

@@ -1,4 +1,4 @@
-"""What the installation lets the pod scheduler do, and nothing else of a pod's status."""
+"""Rights of the pod scheduler in an installation, with no other part of a pod's status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuplane import names
 from gpuplane.api.gpuqueue import GPUQueue
 from gpuplane.operator.installation import installation
 from gpuplane.scheduler.defrag.limits import MoveLimits
-from kubekit.api.core import Pod
+from kubekit.api.core import ConfigMap, Pod
 from kubekit.errors import InvalidInput
 from kubekit.kube import Client, Forbidden
 from tests.support.extender_world import World, account_client, extender, gpu_pod
@@ -106,3 +106,13 @@ async def test_its_account_suffices_to_move_a_pod(cluster: World, account: Clien
             await cluster.pod(ours(gpu_pod("train", whole=1)))
             await bound(cluster, "train")
         assert len(sets.deleted) == 2
+
+
+async def test_it_creates_no_configmap_but_that_of_its_moves(cluster: World, account: Client) -> None:
+    """The settings of a component may name a missing one, such as the repositories of the driver's packages."""
+    space = names.OPERATOR_NAMESPACE
+    for meta in ({"name": "repo-config"}, {"generateName": "gpuplane-moves"}):
+        with pytest.raises(Forbidden, match="the scheduler creates the ConfigMap gpuplane-moves, and no other"):
+            await account.create({"metadata": {**meta, "namespace": space}}, resource=ConfigMap.RESOURCE)
+    moves = {"metadata": {"name": names.MOVES_CONFIGMAP, "namespace": space}}
+    await account.create(moves, resource=ConfigMap.RESOURCE)

@@ -1,4 +1,4 @@
-"""What `simulate packing --through scheduler` prints is what a cluster does with the same arrivals."""
+"""`simulate packing --through scheduler` prints the result of a cluster with the same arrivals."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gpuplane.sharing import violations
 from gpuplane.sharing.packing import Experiment, Job, PackingMachine, Placer
 from kubekit.api.core import Node, Pod
 from tests.support.extender_world import Running, World
+from tests.support.node_taints import follow_conditions
 from tests.support.scheduled_pods import reasons
 from tests.support.until import until_objects
 
@@ -65,6 +66,7 @@ async def test_a_cluster_holds_as_much_as_the_simulation_says(cluster: World, ru
         node = node_of(machine)
         await cluster.client.create({"metadata": {"name": machine.name}}, resource=Node.RESOURCE)
         await cluster.client.patch(Node, machine.name, {"status": node["status"]}, subresource="status")
+        await follow_conditions(cluster.server.registry, machine.name)
         status = gpunode_of(machine)["status"]
         await cluster.client.apply(
             {"metadata": {"name": machine.name}, "status": status}, "test", resource=GPUNode.RESOURCE

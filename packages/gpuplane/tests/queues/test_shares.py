@@ -1,4 +1,4 @@
-"""Shares of queues: sums, who is next, who borrows, and that nobody takes what another queue is guaranteed."""
+"""Shares of queues: sums, the next queue, borrowing, and that no queue takes another queue's guarantee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device plugin will offer on a node that does not exist yet."""
+"""The device plugin's offer on a node that does not exist yet."""
 
 from __future__ import annotations
 

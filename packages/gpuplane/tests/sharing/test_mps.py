@@ -1,4 +1,4 @@
-"""Which MPS daemons a node needs, and what they are told."""
+"""The MPS daemons of a node, and their settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement: what fits is found to fit, what does not is told why, and each policy prefers what it says."""
+"""Placement: a pod that fits is placed, a pod that does not gets the reason, and each policy has its preference."""
 
 from __future__ import annotations
 

@@ -55,12 +55,12 @@ def test_a_pod_without_gpus_finds_every_free_gpu_useless() -> None:
 def test_fragmentation_leaves_what_others_can_use() -> None:
     policy = FragmentationPolicy(mix(asked(50), asked(30), asked(30)))
     assert index_of(policy, node(100, 80, 30), asked(30)) == 2
-    # Beside the 20 that are held, it would leave 30 that no other 50 can use.
+    # Next to the 20 that are held, it would leave 30 that no other 50 can use.
     assert index_of(policy, node(80, 100), asked(50)) == 1
 
 
 def test_opportunity_keeps_the_gap_that_somebody_else_fills_better() -> None:
-    """70s and 30s are asked for alike: a 30 goes beside a 70, not into an empty GPU, nor into a gap of 60."""
+    """70s and 30s are equally frequent: a 30 goes next to a 70, not into an empty GPU, nor into a gap of 60."""
     policy = learn(mix(*[asked(70)] * 10, *[asked(30)] * 10), [gpus(8)])
     assert index_of(policy, node(100, 60, 30), asked(30)) == 2
     assert index_of(policy, node(100, 30), asked(70)) == 0
@@ -113,7 +113,7 @@ def test_power_prefers_busy_gpus_and_models_that_take_less() -> None:
 
 
 def test_power_weighs_watts_against_the_average_of_the_cluster() -> None:
-    """Where all GPUs are equal, the watts of one cost the same in any cluster, whatever its model."""
+    """If all GPUs are equal, the watts of a GPU cost the same in any cluster, for each model."""
     values = []
     for model in ("Tesla T4", "NVIDIA H100 80GB HBM3", "a model of tomorrow"):
         of = listed(model, 4)

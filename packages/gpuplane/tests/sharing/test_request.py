@@ -1,4 +1,4 @@
-"""What pods ask, in every dialect, as Kubernetes counts it; and what can never run."""
+"""Requests of pods, in every dialect, as Kubernetes counts them; and requests that can never run."""
 
 from __future__ import annotations
 

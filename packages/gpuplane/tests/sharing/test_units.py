@@ -1,4 +1,4 @@
-"""What a node advertises under which name, and which of it a container gets."""
+"""Resources that a node advertises, and the units that a container gets from them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_replicas_come_from_as_many_gpus_as_there_are() -> None:
 
 
 def test_replicas_come_before_the_whole_gpus_of_the_same_name() -> None:
-    """Where only some GPUs are shared, a pod takes a whole GPU when no replica is left, or for a second GPU."""
+    """If only some GPUs are shared, a pod takes a whole GPU when no replica is left, or for a second GPU."""
     gpus = [gpu(0), gpu(1)]
     [units] = resources(gpus, config("none", {"name": "gpu", "replicas": 3, "devices": ["1"]})).values()
     choice = UnitChooser(units, gpus)

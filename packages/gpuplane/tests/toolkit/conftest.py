@@ -27,7 +27,7 @@ LIB = "usr/lib64"
 
 
 class FakeRunner:
-    """systemctl that says what it is told to say."""
+    """A systemctl with the answers that a test sets."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -143,7 +143,7 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def listener(memory: Path) -> Iterator[tuple[Path, int]]:
-    """A socket on which somebody listens who understands nothing, and his process id."""
+    """Yield a socket whose listener understands nothing, and the listener's process id."""
     path = memory / "s"
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))

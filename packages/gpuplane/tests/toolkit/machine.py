@@ -74,7 +74,7 @@ def plant(root: Path, what: Tree) -> None:
 V2 = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n  sandbox_image = "pause:3.9"   # theirs\n'
 K3S = "var/lib/rancher/k3s/agent/etc/containerd"
 MICROK8S = "var/snap/microk8s/current/args/containerd-template.toml"
-# What is said of the runtime, its socket, its files.
+# The runtime's name, its socket, its files.
 CASES: dict[str, tuple[str, str, dict[str, str]]] = {
     "containerd 1": (
         "containerd://1.7.2",
@@ -131,7 +131,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Machine:
-    """A host with a runtime that reads its files when it is told."""
+    """A host with a runtime that reads its files on a signal."""
 
     def __init__(self, root: Path, case: str, listener: tuple[Path, int], state: State) -> None:
         self.root, self.case, self.listener = root, case, listener
@@ -148,7 +148,7 @@ class Machine:
         return Machine(self.root.with_name(name), self.case, self.listener, state)
 
     def readable(self) -> Tree:
-        """What a runtime may read."""
+        """Return the files that a runtime may read."""
         return {
             path: entry
             for path, entry in tree(self.root).items()

@@ -62,7 +62,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Do(Enum):
-    """What becomes of a call: it is carried out; the child dies before it; it is taken for done."""
+    """The result of a call: the child carries it out, the child dies before it, or it is skipped as if it were done."""
 
     GO_ON = "go on"
     DIE = "die"
@@ -98,7 +98,7 @@ Verdict = Do | int
 
 
 def available() -> bool:
-    """Whether this kernel tells about system calls."""
+    """Return whether this kernel reports system calls."""
     number = _SECCOMP.get(platform.machine())
     action = ctypes.c_uint32(_NOTIFY)
     return number is not None and _libc.syscall(number, _ACTION_AVAILABLE, 0, ctypes.byref(action)) == 0

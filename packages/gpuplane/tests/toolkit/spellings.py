@@ -81,7 +81,7 @@ def toml(draw: st.DrawFn, data: dict[str, Any], top: list[str]) -> str:
 
 @st.composite
 def containerd(draw: st.DrawFn) -> tuple[str, str]:
-    """What the Node says of its runtime, and the runtime's configuration."""
+    """Return the runtime's version as the Node has it, and the runtime's configuration."""
     version = draw(st.sampled_from([1, 2, 3, 4]))
     top = [] if version == 1 and draw(st.booleans()) else [f"version = {version}"]
     top += [f"{literal(k)} = {literal(v)}" for k, v in draw(st.dictionaries(WORDS, VALUES, max_size=2)).items()]

@@ -1,8 +1,9 @@
-"""Our specifications beside those that nvidia-ctk makes of the same machine.
+"""Our specifications, compared with those that nvidia-ctk makes of the same machine.
 
 nvidia_ctk.json is what nvidia-ctk 1.20.1, built from its Go module and started by chroot in a root with these files,
 links and device nodes, wrote with the simulated NVML in it: the hardware profiles that its key "profiles" names, and
-H100s with MIG devices on two of them. Kept are device nodes, mounts, links, the other hooks' words and the environment.
+H100s with MIG devices on two of them. The file has device nodes, mounts, links, the other hooks' words and the
+environment.
 """
 
 from __future__ import annotations

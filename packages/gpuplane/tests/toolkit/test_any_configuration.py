@@ -1,4 +1,4 @@
-"""Whatever valid configuration is there: ours works in it, everything else stays, and every byte comes back."""
+"""Any valid configuration: gpuplane's part works in it, everything else stays, and every byte is restored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMON = settings(max_examples=80, suppress_health_check=[HealthCheck.function_s
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The runtimes that were told to read their configuration."""
+    """Return the runtimes that were signalled to read their configuration."""
     found: list[str] = []
 
     async def tell(host: object, place: Any, sleep: object, runtimes: object = ()) -> bool:

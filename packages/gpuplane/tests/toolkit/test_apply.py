@@ -1,4 +1,4 @@
-"""Configuring hosts and giving them back: byte for byte, whatever was there, whoever edited, wherever it died."""
+"""Hosts are configured and restored byte for byte: from any state, after any edit, and after any crash."""
 
 from __future__ import annotations
 

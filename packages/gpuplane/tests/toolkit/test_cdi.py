@@ -1,4 +1,4 @@
-"""CDI specifications and the configuration of NVIDIA's runtime."""
+"""CDI specifications, and the configuration of NVIDIA's container runtime."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIB = "usr/lib/x86_64-linux-gnu"
 
 
 def elf(name: str) -> bytes:
-    """A library of nothing but its soname."""
+    """Return the bytes of a shared library that has only a soname."""
     strings = b"\0" + name.encode() + b"\0"
     size = 64 + 2 * 56
     dynamic = struct.pack("<qQqQqQ", 5, size + 48, 14, 1, 0, 0)
@@ -40,7 +40,7 @@ def elf(name: str) -> bytes:
 
 
 def install(root: Path, *, below: str = "") -> Host:
-    """A driver as its installer leaves it, and as ldconfig has not been run for one library."""
+    """Install a driver as its installer does, with one library that ldconfig has not cached."""
     base = root / below
     files = {
         **{f"{LIB}/{name}.so.{V}": name.encode() for name in ("libcuda", "libnvidia-ml", "libGLX_nvidia")},
@@ -109,7 +109,7 @@ def facts(host: Host, *gpus: GPUFacts, hook: bool = True, nodes: tuple[str, ...]
 
 
 def valid(spec: dict[str, Any]) -> None:
-    """What the runtimes' library asks of a specification."""
+    """Check the requirements of the runtimes' library for a specification."""
     assert re.fullmatch(r"[a-z.-]+\.com/gpu", spec["kind"])
     names = [device["name"] for device in spec["devices"]]
     assert len(set(names)) == len(names) > 0
@@ -193,7 +193,7 @@ def test_without_a_hook_program_libraries_are_mounted_under_their_links_names_to
     valid(spec)
     assert "hooks" not in spec["containerEdits"]
     mounts = mounts_of(spec)
-    for folder in (f"/{LIB}", "/usr/lib64"):  # where loaders of either family look without a cache
+    for folder in (f"/{LIB}", "/usr/lib64"):  # loaders of both families search these folders without a cache
         assert mounts[f"{folder}/libcuda.so.1"] == f"/{LIB}/libcuda.so.{V}"
         assert mounts[f"{folder}/libcuda.so"] == f"/{LIB}/libcuda.so.{V}"
         assert mounts[f"{folder}/libnvidia-opticalflow.so.1"] == f"/{LIB}/libnvidia-opticalflow.so.{V}"

@@ -91,7 +91,7 @@ def test_hooks_are_chosen(make_world: Any, tmp_path: Path, monkeypatch: pytest.M
         return {hook["args"][1]: hook["path"] for hook in found}
 
     every = ("create-symlinks", "enable-cuda-compat", "update-ldcache")
-    assert hooks() == {}  # nobody brought ours yet
+    assert hooks() == {}  # our hooks are not installed yet
     assert hooks(hook="/opt/nvidia-cdi-hook") == dict.fromkeys(every, "/opt/nvidia-cdi-hook")
     assert list(hooks(hook="/opt/h", choice=CdiOptions(without=frozenset(every[:2])))) == ["update-ldcache"]
     world.write(HOOK, "elf")

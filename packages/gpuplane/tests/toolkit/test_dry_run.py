@@ -37,7 +37,7 @@ HOOK = "usr/local/nvidia/toolkit/nvidia-cdi-hook"
 
 
 def files(tree: dict[str, Any]) -> dict[str, bytes]:
-    """What patch(1) knows of a tree: contents of texts, and no directories that would be left empty."""
+    """Return a tree as patch(1) sees it: contents of texts, and no directories that would be left empty."""
     return {
         path: data
         for path, (kind, _, data) in tree.items()

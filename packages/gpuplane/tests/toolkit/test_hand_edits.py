@@ -1,4 +1,4 @@
-"""What people write into a configuration of ours stays when our part is taken out, and the file stays valid."""
+"""Edits of users in a configuration of ours stay when our part is removed, and the file stays valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAIN = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "p"\
 OURS = CONTAINERD.imports
 LINE = f'imports = ["{OURS}"]  # set by gpuplane\n'
 RUNTIME = "containerd://1.7.24"
-# What a person makes of our line, and what is left of it without us.
+# A user's edit of our line, and the rest of it without our part.
 EDITS = {
     "several lines, mark below": (f'imports = [\n  "{OURS}"\n]  # set by gpuplane\n', ""),
     "several lines, mark above": (f'imports = [  # set by gpuplane\n  "{OURS}",\n]\n', ""),
@@ -190,7 +190,7 @@ async def test_an_edited_import_of_a_template_works_and_settles(k3s: K3sHost, ed
     imports = k3s.template.removesuffix(THEIRS)
     assert tomllib.loads(imports)["imports"] == [*tomllib.loads(left).get("imports", []), ours(OURS)]
     if not left:
-        assert imports == (theirs if edit != "twice" else ours(LINE))  # their layout is kept
+        assert imports == (theirs if edit != "twice" else ours(LINE))  # the users' layout stays
     k3s.render(imports)
     assert await apply(k3s.world.host, k3s.plan(), restart=False) == ()
 

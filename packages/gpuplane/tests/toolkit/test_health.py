@@ -106,7 +106,7 @@ async def test_other_answers(
 class Service:
     """A simulated runtime and its service manager, in time that passes when it is slept through.
 
-    `late` is how long it is away after it was told; `refuses` says whether there is a configuration with which it does
+    `late` is how long it is away after a signal; `refuses` says whether there is a configuration with which it does
     not start; `given_up` that its service manager then leaves it alone.
     """
 
@@ -164,7 +164,7 @@ class Service:
         return await apply(self.world.host, self.world.plan(said), sleep=self.sleep)
 
     def ours(self) -> bool:
-        """Whether our configuration is there."""
+        """Return whether our configuration is there."""
         drop_in = self.place.drop_in or self.place.config
         return b"nvidia" in (self.world.host.read(drop_in) or b"")
 

@@ -54,7 +54,7 @@ def whole_files(found: Tree, old: Tree, new: Tree) -> None:
 
 
 def differing(states: Iterable[tuple[str, State]], case: str) -> list[tuple[str, State]]:
-    """Those from which another way leads on. What is in a file that never got its name matters to cri-o's alone: where
+    """Return the states from which another way leads on. A file that never got its name matters to cri-o's alone: where
     it should lie in the directory that is read whole, it would be read."""
     found: dict[Any, tuple[str, State]] = {}
     for when, state in states:

@@ -20,7 +20,7 @@ RUNC = "usr/sbin/runc"
 
 
 def start(world: Any, container: str, program: str = PROGRAM, bundles: str = BUNDLES) -> None:
-    """What a shim writes down of a container."""
+    """Write a container's files as a shim does."""
     world.write(f"{bundles}/{container}/runtime", f"/{program}")
 
 

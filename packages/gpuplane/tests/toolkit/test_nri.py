@@ -1,4 +1,4 @@
-"""Where GPUs come into containers by NRI, the runtime's configuration is left alone."""
+"""With NRI, GPUs are added to containers, and the runtime's configuration is left alone."""
 
 from __future__ import annotations
 

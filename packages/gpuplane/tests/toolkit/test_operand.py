@@ -1,4 +1,4 @@
-"""The operand: one write for a success, one for a failure; what somebody undoes is done again."""
+"""The operand: one write for a success, one for a failure; a change that another program undoes is made again."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_driver_that_answers_before_it_is_announced_is_found_in_its_own_
 async def test_a_driver_that_is_announced_while_the_runtime_restarts_is_not_missed(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was: the specification kept the devices and had no library, until somebody restarted the operand."""
+    """It was missed: the specification kept the devices and had no library, until the operand was restarted."""
     give_driver_its_own_root(world)
     (world.root / names.DRIVER_ROOT).rename(world.root / "other-root")
     announced = DriverReady(host_driver=False, root="/other-root").encode()

@@ -1,4 +1,4 @@
-"""What a real containerd makes of our configuration, where one was built (make test-kubernetes); it is not started."""
+"""A real containerd reads our configuration, where one was built (make test-kubernetes); it is not started."""
 
 from __future__ import annotations
 

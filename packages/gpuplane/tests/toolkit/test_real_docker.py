@@ -1,4 +1,4 @@
-"""What a real docker makes of our configuration, and of its end: Debian's, unpacked into the test's folder. Run by
+"""A real docker runs with our configuration, and after its end: Debian's, unpacked into the test's folder. Run by
 `make test-kubernetes`, as root only."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -57,8 +57,12 @@ class Machine:
                     await asyncio.sleep(0.05)
             yield
         finally:
-            process.terminate()
+            with suppress(ProcessLookupError):  # it ended by itself
+                process.terminate()
             await asyncio.wait_for(process.wait(), START)
+            # NB: docker mounts its directory onto itself, and leaves that; pytest could not remove the directory later.
+            unmount = ["umount", "--lazy", f"{root}/data"]
+            await asyncio.to_thread(subprocess.run, unmount, check=False, stderr=subprocess.DEVNULL)
 
     async def known(self) -> tuple[set[str], str]:
         found = await health.info(self.host, DOCKER)

@@ -58,7 +58,7 @@ int main(void)
 
 
 class Probed(msgspec.Struct, frozen=True):
-    """What a program saw: whether it got a driver, and the paths of the libraries that it has mapped."""
+    """A program's report: whether it got a driver, and the paths of the libraries that it has mapped."""
 
     loaded: bool
     libraries: frozenset[str]
@@ -139,7 +139,7 @@ async def executed(cri: CRI, image: str, environment: Mapping[str, str]) -> Exec
 
 
 async def probed(cri: CRI, image: str, environment: Mapping[str, str]) -> Probed:
-    """What the probe saw there."""
+    """Return the probe's report from a container of the image."""
     done = await executed(cri, image, environment)
     assert done.code == 0, done.text
     word, *rest = done.text.splitlines()

@@ -45,7 +45,7 @@ def test_a_disk_that_is_full_from_any_call_on(machine: Callable[[str], Machine],
             _, said = found.run(work, lambda call, first=number: full(call) if call.number >= first else None)
             assert said.startswith("HostError: ")
             assert "no space left on device; free space on the file system" in said
-            if work == "configure":  # what the runtime was not told of is not there
+            if work == "configure":  # the runtime has loaded each file that it may read
                 assert found.readable() == found.loaded
                 assert found.loaded in (readable, first.readable())
             state = found.state()

@@ -109,7 +109,7 @@ class FakeClient:
 
 
 class World:
-    """One node whose driver and toolkit are done, with two GPUs, and what its validator is given."""
+    """A node whose driver and toolkit are done, with two GPUs, and the inputs of its validator."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""What is looked at on a node, and what is named when it is not as it should be."""
+"""Checks of a node, and the messages about their failures."""
 
 from __future__ import annotations
 

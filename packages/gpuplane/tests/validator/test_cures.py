@@ -103,7 +103,7 @@ def test_what_applications_cause_is_cured_at_the_application() -> None:
 
 
 def says(**facts: Any) -> str:
-    """What a GPU with these facts says of its health."""
+    """Return the health message of a GPU with these facts."""
     return verdict(**{"lost": False, "uncorrected_errors": None, "row_remap_failure": None, "recovery": None, **facts})
 
 

@@ -187,7 +187,7 @@ async def test_the_pod_is_pulled_as_the_policy_wants_it_for_the_validator(
 
 
 async def test_a_deleted_pod_is_seen_by_its_uid(world: Any) -> None:
-    """A pod of the same name by somebody else's hand is not taken for ours."""
+    """A pod of the same name that another client created is not taken for ours."""
 
     def replaced(pod: dict[str, Any]) -> None:
         world.client.put(Pod, pod, EventType.DELETED)

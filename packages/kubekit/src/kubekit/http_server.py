@@ -12,7 +12,7 @@ Invariants:
 - Bodies and answers in transfer take bounded memory, each class its own: bodies up to `LONGEST_BODY`, longer ones (two
   of the longest together), and answers. Of too many bytes the transfer that began first is given up.
 - With `callers_only` nothing of a body is read before the caller has shown a certificate.
-- What cannot be understood gets a status and the connection is closed, so nothing is ever taken for the next request.
+- An invalid request gets a status and the connection is closed, so its rest is never taken for the next request.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("kubekit.http")
 
 LONGEST_HEAD: Final = 16 << 10
 LONGEST_BODY: Final = 1 << 20
-READ_SECONDS: Final = 120.0  # also how long an idle connection is kept; scrapes come every 15 to 60 s
+READ_SECONDS: Final = 120.0  # also how long an idle connection stays open; scrapes come every 15 to 60 s
 BODY_SECONDS: Final = 10.0
 LINGER_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 10.0  # until a closed connection whose answer is not read is cut off
@@ -60,6 +60,23 @@ def metrics_answer(families: Iterable[MetricFamily]) -> HttpAnswer:
 
 Handler = Callable[[], Awaitable[HttpAnswer]]
 PostHandler = Callable[[bytes], Awaitable[HttpAnswer]]
+
+
+def component_paths(families: Callable[[], Iterable[MetricFamily]], synced: Callable[[], bool]) -> dict[str, Handler]:
+    """Return `/metrics`, `/healthz` and `/readyz` of a component that leads by a lease and works on its watches."""
+
+    async def metrics() -> HttpAnswer:
+        return metrics_answer(families())
+
+    async def healthy() -> HttpAnswer:
+        return HttpAnswer(b"ok\n")
+
+    async def ready() -> HttpAnswer:
+        if synced():
+            return HttpAnswer(b"ok\n")
+        return HttpAnswer(b"waiting for the lease or the first list\n", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return {"/metrics": metrics, "/healthz": healthy, "/readyz": ready}
 
 
 class _Served(msgspec.Struct):
@@ -94,7 +111,7 @@ async def serving(
 
     Args:
         address: where to listen, "" for all addresses.
-        posts: paths that take a POST, with what is given its body.
+        posts: paths that take a POST, each with the function that gets its body.
         private: paths for callers that have shown a certificate, in the place of those of the same name in `paths`.
         longest_body: bytes; a longer one is answered 413.
         tls: HTTPS only.

@@ -6,7 +6,7 @@ memory for the same bytes.
 Invariants:
 
 - A call ends with its answer or with an RpcError, at the latest when its time is over; its connection is closed.
-- No more is kept of a peer than `LONGEST` bytes a message.
+- A message of a peer takes `LONGEST` bytes of memory at most.
 
 Source: gRPC, "gRPC over HTTP2"; the status codes are those of "Status codes and their use in gRPC".
 """

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A served call ends when its caller goes away. What a method raises becomes the call's status, never the server's end.
-- No more is kept of a caller than `LONGEST` bytes a request.
+- A served call ends when its caller goes away. An exception of a method becomes the call's status.
+- A request of a caller takes `LONGEST` bytes of memory at most.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def load_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def _pem(authorities: bytes) -> str:
-    """Return authorities as text. Raises ssl.SSLError where they are none: Python's ssl raises TypeError."""
+    """Return authorities as text. Raises ssl.SSLError where they are invalid: Python's ssl raises TypeError."""
     try:
         return authorities.decode("ascii")
     except UnicodeDecodeError as error:

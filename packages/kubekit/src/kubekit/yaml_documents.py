@@ -12,7 +12,9 @@ Invariants: as of `kubekit.documents`; DocumentError has line and column. A valu
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from typing import Any, Final
 
 import yaml
@@ -20,7 +22,7 @@ import yaml
 from kubekit.documents import LONGEST_FILE, MOST_DEPTH, DocumentError, decode_text, size_text
 
 MOST_EXPANDED: Final = 1 << 20
-"""What the aliases of one document may add: characters of scalars, and VALUE_BYTES for each value."""
+"""The most that the aliases of one document may add: characters of scalars, and VALUE_BYTES for each value."""
 LONGEST_NUMBER: Final = 400
 """Characters of a number; the largest float has 309 digits. Converting a number takes time by the square of them."""
 MOST_DIRECTIVES: Final = 100
@@ -35,6 +37,7 @@ _LONGEST_PROBLEM: Final = 200
 _DIRECTIVE: Final = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
 _TEXT: Final = "tag:yaml.org,2002:str"
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_INT64: Final = range(-(1 << 63), 1 << 63)
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -63,17 +66,73 @@ class BoundedLoader(_Base):  # type: ignore[misc]
             if len(others) > MOST_OTHER_KEYS:
                 problem = f"a mapping has more than {MOST_OTHER_KEYS} keys that are no texts"
                 raise yaml.constructor.ConstructorError(None, None, problem, others[MOST_OTHER_KEYS].start_mark)
+            node.value = self.with_keys(node.value)
         return super().construct_mapping(node, deep)
+
+    def with_keys(self, pairs: list[tuple[yaml.Node, yaml.Node]]) -> list[tuple[yaml.Node, yaml.Node]]:
+        """Return the nodes of a mapping's keys and values, the keys as this loader reads them."""
+        return pairs
 
 
 class PlainLoader(BoundedLoader):
-    """A loader that leaves timestamps as text, as JSON has none."""
+    """A loader for what JSON can express, as Kubernetes reads YAML: times are text, `y` and `n` are true and false,
+    keys that are numbers or booleans become text.
+
+    Source: convertToJSONableObject of sigs.k8s.io/yaml 1.6.
+    """
+
+    bool_values: Final = {**_Base.bool_values, "y": True, "n": False}
+
+    def with_keys(self, pairs: list[tuple[yaml.Node, yaml.Node]]) -> list[tuple[yaml.Node, yaml.Node]]:
+        """Return the nodes of keys and values, the keys as text. Raises ConstructorError for other keys."""
+        if all(key.tag == _TEXT for key, _ in pairs):
+            return pairs
+        # NB: as values of Python's, 1 and true were one key.
+        return [(key if key.tag == _TEXT else self._as_text(key), value) for key, value in pairs]
+
+    def _as_text(self, key: yaml.Node) -> yaml.Node:
+        value = self.construct_object(key, deep=True)
+        if isinstance(value, bool):
+            text = "true" if value else "false"
+        elif isinstance(value, float):
+            text = float_text(value)
+        elif isinstance(value, int) and value in _INT64:
+            text = str(value)
+        else:
+            problem = f"a key may not be {key.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+        return yaml.ScalarNode(_TEXT, text, key.start_mark, key.end_mark)
+
+
+def float_text(value: float) -> str:
+    """Return the shortest text of a number of 32 bits, with an exponent from 1e+06 on and below 0.0001.
+
+    So Go's FormatFloat writes it for the format `g`.
+    """
+    if math.isnan(value):
+        return ".nan"
+    try:
+        single = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        single = math.copysign(math.inf, value)
+    if math.isinf(single):
+        return ".inf" if single > 0 else "-.inf"
+    scientific = next(
+        text
+        for digits in range(9)
+        if struct.pack("f", float(text := f"{single:.{digits}e}")) == struct.pack("f", single)
+    )
+    mantissa, _, exponent = scientific.partition("e")
+    if -4 <= int(exponent) < 6:
+        return f"{float(scientific):.{max(0, len(mantissa.lstrip('-').replace('.', '')) - 1 - int(exponent))}f}"
+    return scientific
 
 
 PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in BoundedLoader.yaml_implicit_resolvers.items()
 }
+PlainLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^[yYnN]$"), list("yYnN"))
 
 
 def load_yaml(data: bytes | str, *, where: str = "", limit: int = LONGEST_FILE, plain: bool = False) -> Any:
@@ -194,6 +253,6 @@ class _Bounds:
         if any(anchor == name for name, _ in self._open):
             self._expanded = MOST_EXPANDED + 1  # a value that contains itself has no end
             return
-        weight = self._weights.get(anchor or "", 0)  # one that is not known is the composer's error
+        weight = self._weights.get(anchor or "", 0)  # the composer reports an unknown anchor
         self._weight += weight
         self._expanded += weight

@@ -47,3 +47,28 @@ def test_all_matches_are_found_where_that_is_quick() -> None:
     assert find("[a-z]+", "ab-c") == ["ab", "c"]
     with pytest.raises(ValueError, match="may take too long on 101 characters"):
         find("(a+)+$", "a" * 100 + "!")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        ("^([^/]*[.])?(gpuplane[.]dev|karpenter[.]sh)/", 250),
+        ("^nvidia[.]com/gpu[.](present$|deploy[.])", 10_000),
+        ("(^|/)python[0-9.]*$", 200),
+        ("^a{2,5}(b?c)?$", 1000),
+    ],
+)
+def test_python_matches_patterns_with_few_choices(pattern: str, length: int) -> None:
+    assert find(pattern, "-" * length) == []  # `find` raises where Python could take long
+
+
+@pytest.mark.parametrize("pattern", ["^a*a*a*$", "(a|b*)*", "(ab?){2,3}", "a*b"])
+def test_patterns_with_many_choices_are_followed_all_at_once(pattern: str) -> None:
+    with pytest.raises(ValueError, match="may take too long on 1001 characters"):
+        find(pattern, "a" * 1000 + "!")
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)b", "(?<!a)b", r"(a)\1"])
+def test_what_go_cannot_parse_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"error parsing regexp: .* is not supported"):
+        is_match(pattern, "ab")

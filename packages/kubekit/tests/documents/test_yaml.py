@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kubekit import yaml_documents
 from kubekit.documents import LONGEST_SETTINGS, MOST_DEPTH, DocumentError
-from kubekit.yaml_documents import MOST_EXPANDED, load_all_yaml, load_yaml, scan_yaml
+from kubekit.yaml_documents import MOST_EXPANDED, float_text, load_all_yaml, load_yaml, scan_yaml
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=20)
 VALUES = st.recursive(
@@ -151,3 +151,50 @@ def test_the_documents_before_a_problem_are_counted() -> None:
 def test_times_stay_texts_where_json_is_meant() -> None:
     assert load_yaml("2026-01-02") == datetime.date(2026, 1, 2)
     assert load_yaml("2026-01-02", plain=True) == "2026-01-02"
+
+
+@pytest.mark.parametrize("text", ["y", "Y", "n", "N"])
+def test_single_letters_are_booleans_where_kubernetes_reads_them(text):
+    assert load_yaml(f"a: {text}", plain=True) == {"a": text in "yY"}
+    assert load_yaml(f"a: '{text}'", plain=True) == {"a": text}
+    assert load_yaml(f"a: {text}") == {"a": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("1: a\ntrue: b\n", {"1": "a", "true": "b"}),
+        ("y: a\nOff: b\n", {"true": "a", "false": "b"}),
+        ("0x10: a\n-3: b\n010: c\n", {"16": "a", "-3": "b", "8": "c"}),
+        ("1.5: a\n1.0e+10: c\n.inf: d\n", {"1.5": "a", "1e+10": "c", ".inf": "d"}),
+        ('1: a\n"1": b\n', {"1": "b"}),
+        ("a: {2: {3: [{4: x}]}}\n", {"a": {"2": {"3": [{"4": "x"}]}}}),
+        ("b: &b {1: x, 2: w}\na: {<<: *b, 2: z}\nc: *b\n", {
+            "b": {"1": "x", "2": "w"}, "a": {"1": "x", "2": "z"}, "c": {"1": "x", "2": "w"},
+        }),
+        ("2001-01-01: a\n", {"2001-01-01": "a"}),
+    ],
+)  # fmt: skip
+def test_keys_are_text_where_kubernetes_reads(text: str, read: Any) -> None:
+    assert load_yaml(text, plain=True) == read
+
+
+@pytest.mark.parametrize(
+    "text", ["null: a\n", "~: a\n", "? [1]\n: a\n", "? {a: b}\n: c\n", "18446744073709551615: a\n"]
+)
+def test_a_key_that_can_be_no_text_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(DocumentError) as caught:
+        load_yaml(f"x: 1\n{text}", plain=True)
+    assert caught.value.line == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"), (-0.0, "-0"), (1.0, "1"), (0.1, "0.1"), (1.5, "1.5"), (100000.0, "100000"), (1e6, "1e+06"),
+        (1234567.0, "1.234567e+06"), (123456.7, "123456.7"), (0.0001, "0.0001"), (0.00001, "1e-05"),
+        (16777217.0, "1.6777216e+07"), (3.4e38, "3.4e+38"), (1e39, ".inf"), (-1e39, "-.inf"), (float("nan"), ".nan"),
+    ],
+)  # fmt: skip
+def test_a_number_as_a_key_reads_as_go_writes_it(value: float, text: str) -> None:
+    assert float_text(value) == text

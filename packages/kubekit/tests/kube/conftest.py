@@ -7,11 +7,13 @@ merge, put with conflicts, delete, and nothing of schemas. `faults` are taken on
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,6 +21,7 @@ import pytest
 
 from kubekit.kube import ApiEndpoint, Client
 from kubekit.kube.auth import StaticAuth
+from kubekit.kube.certificates import CLIENT, SERVER, Validity, issue, make_authority
 from tests.support.virtual_time import VirtualClock
 
 
@@ -33,7 +36,7 @@ class Request:
 
 @dataclass
 class Fault:
-    """What happens to one request instead of, or around, its answer.
+    """The fault of one request, instead of its answer or around it.
 
     `drop`: "before" nothing is read back and the connection closes, "during" half of the body is sent, "after" the
     connection closes once the answer is out. `status` with `headers` and `body` answers by itself. `hang` never does.
@@ -93,7 +96,7 @@ class FakeServer:
             self.changed.notify_all()
 
     async def compact(self) -> None:
-        """Forgets history: whoever watches from before now has to list again."""
+        """Delete the history: a client that watches from an earlier version has to list again."""
         self.oldest = self.version
         self.history.clear()
 
@@ -363,3 +366,19 @@ def fault() -> type[Fault]:
 def make_harness() -> type[Harness]:
     """For tests that build their own (hypothesis runs many examples in one test)."""
     return Harness
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory) -> Path:
+    """A CA, a certificate for 127.0.0.1, a client certificate."""
+    directory = tmp_path_factory.mktemp("pki")
+
+    now = datetime.datetime.now(datetime.UTC)
+    validity = Validity(now - datetime.timedelta(hours=1), now + datetime.timedelta(days=2))
+    authority = make_authority("ca", validity)
+    (directory / "ca.crt").write_bytes(authority.certificate_pem)
+    for name, hosts, usage in (("server", ("127.0.0.1",), SERVER), ("client", (), CLIENT)):
+        made = issue(authority, name, validity, hosts=hosts, usages=(usage,))
+        (directory / f"{name}.crt").write_bytes(made.certificate_pem)
+        (directory / f"{name}.key").write_bytes(made.key_pem)
+    return directory

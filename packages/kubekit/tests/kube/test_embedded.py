@@ -1,6 +1,6 @@
 """The client against the embedded API server: the same protocol that kubectl and the production components speak.
 
-What the small fake server cannot prove: TLS, real resource versions and 410s, field ownership, CRDs as users see them.
+These tests cover what the small fake server lacks: TLS, real resource versions and 410s, field ownership, CRDs.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ async def test_an_informer_follows_pages_and_changes(client):
 
 
 async def test_a_version_of_another_life_does_not_wait_for_ever(client):
-    """A server without persistence starts counting anew; informers hold versions of the one before."""
+    """A server without persistence counts versions from 1 again; informers hold versions of the previous server."""
     with pytest.raises((Gone, ServerError)):
         async with asyncio.timeout(60):
             await anext(client.watch(Pod, resource_version="99999999"))

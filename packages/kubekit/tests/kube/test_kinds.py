@@ -1,4 +1,4 @@
-"""Where kinds are served: one table, and the same places for all who read it."""
+"""Paths of kinds: one table, and the same paths for all its readers."""
 
 from __future__ import annotations
 

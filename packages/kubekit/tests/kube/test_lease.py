@@ -104,7 +104,7 @@ async def test_a_silent_holder_is_replaced_after_the_duration(harness, clock):
     await one.started.wait()
     harness.server.faults.clear()
     one.lease._client = harness.client()
-    await one.lease._client.aclose()  # it can reach nobody any more
+    await one.lease._client.aclose()  # from here on, it reaches no server
     two = Candidate(harness, clock, "two")
     await turn(harness, clock, 11)
     assert not one.leads, "gives up before anybody else may take it"
@@ -155,7 +155,7 @@ async def test_a_holder_that_slept_too_long_writes_nothing_more(harness, clock):
         await writer.create(ConfigMap(metadata=ObjectMeta(name="a", namespace="default")))
         two = Candidate(harness, clock, "two")
         await turn(harness, clock, 4)
-        clock.jump(60)  # nobody has run meanwhile
+        clock.jump(60)  # no candidate ran in the meantime
         assert one.leads
         with pytest.raises(LeaseLost, match="not written"):
             await writer.create(ConfigMap(metadata=ObjectMeta(name="b", namespace="default")))

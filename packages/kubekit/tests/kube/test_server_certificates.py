@@ -67,7 +67,7 @@ def test_what_does_not_fit_together_is_renewed() -> None:
         (ServerCertificates(b"", one.certificate, one.key), "cannot be used"),
         (ServerCertificates(one.authorities, one.certificate, b""), "cannot be used"),
         (ServerCertificates(one.authorities, one.authorities, one.key), "another certificate's"),
-        (read({}), "there is none yet"),
+        (read({}), "there is no certificate yet"),
     ):
         assert why in why_renew(broken, PLAN, NOW)
     assert "it is not for other.svc" in why_renew(one, CertificatePlan("test", (*PLAN.hosts, "other.svc")), NOW)
@@ -157,7 +157,7 @@ def test_a_copy_of_a_callers_certificate_is_good_for_two_years_at_least() -> Non
         assert why_renew_client(client, kept, when) == ""
         assert certificates.end(client.certificate) - when >= 2 * 365 * DAY - 30 * DAY
     assert why_renew_client(client, make(LASTING, when), when) == "it has other authorities"
-    assert why_renew_client(read({}), kept, when) == "there is none yet"
+    assert why_renew_client(read({}), kept, when) == "there is no certificate yet"
 
 
 async def test_a_server_knows_its_callers_and_no_caller_passes_for_a_server() -> None:

@@ -1,4 +1,4 @@
-"""What is left of a race of awaitables: one result, no task, no lost error."""
+"""A race of awaitables leaves one result, no task, and no lost error."""
 
 from __future__ import annotations
 

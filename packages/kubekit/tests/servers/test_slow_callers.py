@@ -80,7 +80,7 @@ async def served(port: int, opened: list[asyncio.StreamWriter], *, tls: bool = F
 
 
 async def ended(streams: Streams) -> bytes:
-    """What a caller still gets until its connection ends."""
+    """Return the bytes that a caller still receives until its connection ends."""
     with contextlib.suppress(ConnectionError, ssl.SSLError):
         return await streams[0].read()
     return b""

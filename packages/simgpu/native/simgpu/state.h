@@ -4,10 +4,10 @@
  * simulator/gpus/layout.py writes the same layout; simgpu_layout() lets a test hold the two together.
  *
  * Invariants:
- * - Nothing in it is a lock. What has to be exclusive is held by open-file-description locks on bytes of the same file
+ * - Nothing in it is a lock. Exclusive access is by open-file-description locks on bytes of the same file
  *   (LOCK_*), which the kernel drops when the holder dies, however it dies. So nothing ever waits for a dead process.
  * - Memory is charged in the slot of the process that holds it, and nowhere else. A slot whose lock is free belongs to
- *   nobody: whoever finds it may clear it, and with that its memory is free again.
+ *   no process: any process may clear it, and with that its memory is free again.
  * - Charge first, then compare the sum over all slots with the capacity, and take the charge back when it is too much:
  *   two processes may both be refused for a moment, but never together hold more than there is.
  * - All times are CLOCK_MONOTONIC in nanoseconds.
@@ -134,10 +134,10 @@ struct simgpu_event {
 	uint32_t gpu, gpu_instance, compute_instance, padding;
 };
 
-/* What the driver holds all processes of a cgroup and of those below it to; the nearest cgroup with limits counts. */
+/* The limits for all processes of a cgroup and of those below it; the nearest cgroup with limits counts. */
 struct simgpu_limit {
 	uint64_t cgroup; /* inode; 0 is free */
-	uint64_t soft[SIMGPU_GPUS], hard[SIMGPU_GPUS]; /* bytes; hard 0 is none */
+	uint64_t soft[SIMGPU_GPUS], hard[SIMGPU_GPUS]; /* bytes; hard 0 is no limit */
 	char path[248];
 };
 
@@ -163,7 +163,7 @@ struct simgpu {
 	uint32_t visible_count;
 	uint32_t visible[SIMGPU_GPUS];
 	uint64_t own_limit[SIMGPU_GPUS]; /* bytes that MPS allows this process, 0 for all */
-	uint32_t portion; /* percent of the multiprocessors, 0 for all: it runs beside others instead of in turn */
+	uint32_t portion; /* percent of the multiprocessors, 0 for all: it runs at the same time as others instead of in turn */
 	struct simgpu_state *state;
 };
 
@@ -195,7 +195,7 @@ struct simgpu_span simgpu_run(struct simgpu *view, uint32_t gpu, uint64_t ready,
 /* Whether another process had work on this GPU a moment ago. */
 bool simgpu_contended(const struct simgpu *view, uint32_t gpu);
 struct simgpu_span simgpu_copy(struct simgpu *view, uint32_t gpu, uint64_t ready, uint64_t bytes, bool to_device);
-/* Takes back what a process that is gone had queued, as far as nobody queued behind it. */
+/* Takes back work that an ended process had queued, as far as no other work is queued behind it. */
 void simgpu_forget_queued(struct simgpu_state *state, uint32_t number, const struct simgpu_slot *gone);
 double simgpu_busy(const struct simgpu_gpu *gpu, uint64_t window);        /* 0 to 1 */
 double simgpu_memory_busy(const struct simgpu_gpu *gpu, uint64_t window);

@@ -1,5 +1,5 @@
 /*
- * Simulated time: work is given a span on a GPU's time line when it is queued, and what it did is added to buckets from
+ * Simulated time: work gets a span on a GPU's time line when it is queued, and what it did is added to buckets from
  * which utilisation is read. One time line a GPU: kernels of all processes follow each other, as they do without MPS. A client of MPS
  * with a portion of the multiprocessors has a line of its own, on which its kernels take longer.
  */
@@ -32,7 +32,7 @@ void simgpu_sleep_until(uint64_t when)
 		;
 }
 
-/* Adds [start, end) to a ring of buckets; what other processes add at the same time is kept. */
+/* Adds [start, end) to a ring of buckets; additions of other processes at the same time stay. */
 static void add_span(uint64_t *ring, uint32_t count, uint64_t start, uint64_t end)
 {
 	for (uint64_t at = start; at < end;) {
@@ -84,7 +84,7 @@ static double ring_busy(const uint64_t *ring, uint32_t count, uint64_t window, u
 	return busy > 1 ? 1 : busy;
 }
 
-/* `own` is when the caller's own work ends. What others have queued keeps it waiting for SLICE_NS at most: a GPU has time
+/* `own` is when the caller's own work ends. Queued work of others delays it by SLICE_NS at most: a GPU has time
    slices, and the others' work ends later by as much. */
 static struct simgpu_span reserve(uint64_t *timeline, uint64_t own, uint64_t ready, uint64_t cost)
 {
@@ -180,7 +180,7 @@ double simgpu_slot_busy(const struct simgpu_slot *slot, uint32_t gpu, uint64_t w
 uint64_t simgpu_total_busy_ns(const struct simgpu_gpu *gpu)
 {
 	uint64_t now = simgpu_now();
-	/* What is queued but not yet done is not counted. */
+	/* Queued work that is not done yet does not count. */
 	uint64_t ahead = gpu->timeline > now ? gpu->timeline - now : 0;
 	uint64_t busy = gpu->busy_ns > ahead ? gpu->busy_ns - ahead : 0;
 	uint64_t loaded = gpu->load_since && now > gpu->load_since ? (now - gpu->load_since) / 100 * gpu->load_gpu_percent : 0;

@@ -155,7 +155,7 @@ struct gpu {
 	unsigned index;
 };
 
-/* What a field is of: a GPU, and with --query-compute-apps a process on it. */
+/* The subject of a field: a GPU, and with --query-compute-apps a process on it. */
 struct subject {
 	const struct gpu *at;
 	device gpu;
@@ -195,7 +195,7 @@ const struct query_field *field_named(const struct query_field *known, const cha
 const char *gpu_field(const struct gpu *at, const char *name);
 const char *architecture(device gpu); /* report.c */
 const char *brand(device gpu);
-/* What a call of NVML gave, as text; NULL for N/A. NB: macros, as a function's arguments may be read before the call. */
+/* The result of a call of NVML as text; NULL for N/A. NB: macros, as a function's arguments may be read before the call. */
 #define number(call, pattern, value) ((call) == OK ? format(pattern, (unsigned long long)(value)) : NULL)
 #define on(call, value, yes, no) ((call) == OK ? (value) ? (yes) : (no) : NULL)
 

@@ -1,4 +1,4 @@
-/* What loading the driver makes of the GPUs in the root: device nodes, the linked state, proc/driver. */
+/* Files that loading the driver makes of the GPUs in the root: device nodes, the linked state, proc/driver. */
 #include "tools.h"
 
 #include <stddef.h>
@@ -48,7 +48,7 @@ static int find_gpus(void)
     return count;
 }
 
-/* A character device. Where nobody but root may make it, a sticky file with its numbers stands for it, which
+/* A character device. Where only root may make it, a sticky file with its numbers stands for it, which
    gpulab.device_files shows to the programs of such a machine as the device. */
 int make_node(const char *relative, unsigned number)
 {

@@ -4,7 +4,7 @@
  * One program under several names: `chroot ROOT modprobe nvidia` in a node's root, which has a loader and a libc for it,
  * or `SIMHOST_ROOT=ROOT modprobe nvidia` where chroot is not allowed.
  *
- * What stands for hardware, kernel and network are files of the root:
+ * Hardware, kernel and network are files of the root:
  *   var/lib/simgpu/state            the GPUs' hardware; loading `nvidia` offers it as run/nvidia-persistenced/socket
  *   var/lib/simgpu/mirror/          what package repositories and NVIDIA's downloads have, see driver.c and packages.c
  *   sys/bus/pci/devices/ADDRESS/    the GPUs that dev/nvidiaN stand for, in the order of their addresses

@@ -35,7 +35,7 @@ int is_loaded(const char *module)
     return 0;
 }
 
-/* Rewrites proc/modules with or without `module` and sys/module/X/refcnt with who uses whom. */
+/* Rewrites proc/modules with or without `module` and sys/module/X/refcnt with the users of each module. */
 static int list_modules(const char *add, const char *drop)
 {
     char text[65536], out[65536] = "", names[256][64];

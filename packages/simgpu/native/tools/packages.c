@@ -1,7 +1,7 @@
 /*
  * Package managers: apt-get, apt-cache, dnf, zypper. The mirror's file `packages` has the names of what there is, a pattern
  * a line; `cuda` those of NVIDIA's CUDA repository, which count where a list of repositories names it; `kernels` the
- * releases that it has headers and modules for. What is installed stands in the package database;
+ * releases that it has headers and modules for. Installed packages are in the package database;
  * apt that was killed leaves dpkg's journal, and refuses to go on as dpkg does.
  */
 #include "tools.h"
@@ -153,7 +153,7 @@ static int add_keyring(const char *file)
            write_file("etc/apt/sources.list.d/cuda.list", line);
 }
 
-/* What a package is made of; one that nobody here looks into is a name in the database. */
+/* The files of a package; a package that no program here looks into is a name in the database. */
 static int provide(const char *package)
 {
     const char *rest;

@@ -34,7 +34,7 @@ static int start(const char *below, char **argv)
     return errno == ENOENT ? 127 : 126;
 }
 
-/* chroot DIRECTORY PROGRAM...: the program is told its root and, for what is bound there, the machine's. */
+/* chroot DIRECTORY PROGRAM...: the program gets its root in the environment and, for bind mounts there, the machine's. */
 int change_root(int argc, char **argv)
 {
     char below[PATH];

@@ -19,7 +19,7 @@ static const char *socket_of(const char *unit)
     return !strcmp(unit, "crio") || !strcmp(unit, "cri-o") ? "run/crio/crio.sock" : NULL;
 }
 
-/* The process behind a runtime's socket, 0 when nobody answers. A long path is reached through its directory. */
+/* The process behind a runtime's socket, 0 without an answer. A long path is reached through its directory. */
 static pid_t peer(const char *relative)
 {
     char path[PATH], directory[PATH];

@@ -1,4 +1,4 @@
-/* What the parts of the host tools know of each other; what they are for stands in main.c. */
+/* The functions that the parts of the host tools share; main.c describes the tools. */
 #ifndef TOOLS_H
 #define TOOLS_H
 

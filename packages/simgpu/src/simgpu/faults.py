@@ -40,7 +40,7 @@ _threads = threading.Lock()
 
 
 class Faults:
-    """The faults of one node. GPUs are given by their index in the machine (their minor number).
+    """The faults of one node. A GPU is named by its index in the machine (its minor number).
 
     Raises:
         Terminal: there is no state file, or it is of another release.
@@ -141,7 +141,7 @@ class Faults:
         draws: bool = False,
     ) -> None:
         """A load that is always there, until another is declared; 0 ends it. It shows in utilisation, power,
-        temperature and clocks; its memory counts against all processes, under `pid` when one is given. With
+        temperature and clocks; its memory counts against all processes, under `pid` unless that is None. With
         `draws` that process is on the GPU by Vulkan or OpenGL."""
         found = self._gpu(gpu)
         for part in (percent, memory_percent or 0, encoder_percent, decoder_percent):

@@ -20,7 +20,7 @@ from tests.support.gpu_programs import SPIN
 
 ROOT = Path(__file__).resolve().parents[4]
 
-# What the programs of these tests begin with: calls that check their result.
+# The beginning of these tests' programs: calls that check their result.
 PRELUDE = """
 import ctypes, json, os, sys
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer

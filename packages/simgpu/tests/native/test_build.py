@@ -23,7 +23,7 @@ def build(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 
 def test_what_is_up_to_date_is_not_compiled_again(native: Path) -> None:
     again = build("libcuda.so.1", "libnvidia-ml.so.1", CC="/nonexistent/cc")
-    # Another compiler is another build; the same one is none.
+    # Another compiler needs another build; the same compiler does not.
     assert "no compiler" in again.stderr
     assert build("libcuda.so.1", "libnvidia-ml.so.1").stderr == ""
     assert (native / "libcuda.so.1").is_file()

@@ -1,4 +1,4 @@
-"""What the simulated driver records, refuses and spoils while streams are captured, as NVIDIA documents it.
+"""Stream capture of the simulated driver: calls that it records, refuses or breaks, as NVIDIA documents them.
 
 Sources: CUDA driver API (cuThreadExchangeStreamCaptureMode, streams); CUDA programming guide (stream capture).
 """

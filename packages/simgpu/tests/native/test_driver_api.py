@@ -1,4 +1,4 @@
-"""Programs on the driver API: what they see, what they may hold, and how time passes."""
+"""Programs on the driver API: the devices that they see, the memory that they may hold, and the GPU's time."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_allocators_that_race_never_hold_more_than_there_is(node: Any) -> None:
     overhead = 3 * PROFILES["1x-t4"].model.context_mib * MIB
     total = results[0][2]
     held = sum(result[0] for result in results)
-    # Nothing over the top, and no more than one allocation a process left over.
+    # The processes hold at most the memory of the GPU, and less than one allocation for each process is free.
     assert total - overhead - 3 * 64 * MIB < held <= total - overhead
     for child in children:
         child.stdin.close()
@@ -458,6 +458,6 @@ def test_what_is_not_simulated_has_its_symbol_and_says_so(gpu: Any) -> None:
     assert gpu.call("cuTexObjectCreate", None, None, None, None) == 801
     asked = (b"cuTexObjectCreate", ctypes.byref(found), 12000, ctypes.c_uint64(0), ctypes.byref(status))
     assert (gpu.call("cuGetProcAddress_v2", *asked), found.value, status.value) == (0, None, 1)
-    # No table proves that the driver is NVIDIA's, which runtimes from CUDA 11.2 on want to see.
+    # The simulated driver lacks the export table by which the CUDA runtime, from 11.2 on, recognizes NVIDIA's driver.
     assert gpu.call("cuGetExportTable", ctypes.byref(table), bytes.fromhex("d4082055bde6704b8d34ba123c66e1f2")) == 500
     assert gpu.call("cuGetExportTable", ctypes.byref(table), None) == 1

@@ -1,4 +1,4 @@
-"""How long allocations take, by an injected distribution."""
+"""Latency of allocations, by an injected distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nvidia-smi of the simulated driver: the output that scripts parse, as the real program prints it."""
+"""The simulated nvidia-smi prints the output that scripts parse, as the real program does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[4]
 
 
 class Smi:
-    """A node's nvidia-smi, run as a program."""
+    """The nvidia-smi of a node, run as a program."""
 
     def __init__(self, node: Any) -> None:
         self.node = node
@@ -46,14 +46,14 @@ def smi(node: Any) -> Smi:
 
 @pytest.fixture
 def mig(make_node: Callable[..., Any]) -> Smi:
-    """Eight A100; the first is in MIG mode."""
+    """Return a node with eight A100; the first is in MIG mode."""
     smi = Smi(make_node("8x-a100"))
     assert smi.run("-i", "0", "-mig", "1") == "Enabled MIG Mode for GPU 00000000:10:1C.0\nAll done.\n"
     return smi
 
 
 def holding(node: Any, size: int) -> None:
-    """Starts a process that holds memory on the GPU."""
+    """Start a process that holds `size` bytes of the GPU's memory."""
     child = node.start(f"context(); allocate({size}); answer(1); sys.stdin.read()")
     assert child.stdout is not None
     assert child.stdout.readline()
@@ -227,7 +227,7 @@ def test_instances_made_with_nvidia_smi_are_listed_by_it(mig: Smi) -> None:
 
 
 def test_compute_instances_are_made_and_removed_one_by_one(mig: Smi) -> None:
-    """What scripts do that make GPU instances first: -cgi, -lgi, -cci, and back."""
+    """Scripts that have made GPU instances list, create and delete compute instances with -cgi, -lgi, -cci, -dci."""
     mig.run("mig", "-i", "0", "-cgi", "3g.20gb,19")
     assert mig.run("mig", "-lci", code=6) == "No compute instances found: Not Found\n"
     profiles = mig.run("mig", "-lcip", "-gi", "1")
@@ -336,7 +336,7 @@ DTDS = {
     "580.82.07": ("v13", {*ALWAYS_NOW, "platformInfo", "gpu_recovery_action"}),
 }
 SOMETIMES = {name for _, names in DTDS.values() for name in names}
-# What programs read: path -> text. The order is that of the DTDs.
+# Values that programs read: path -> text. The order is that of the DTDs.
 READ = {
     "product_name": "Tesla T4",
     "product_architecture": "Turing",

@@ -360,7 +360,7 @@ def test_a_spoiled_kernel_is_refused_or_runs(gpu: Any, data: st.DataObject) -> N
 
 
 def check_harmless(gpu: Any, image: bytes) -> None:
-    """Whatever the text is: a defined result of loading it, and of running it when it loads."""
+    """Check that any text has a defined result when it is loaded, and when it runs after that."""
     code, module, log = gpu.load(image)
     assert code in (0, 2, 209, 218, 222), (code, log)
     if code:

@@ -1,4 +1,4 @@
-"""What compilers emit besides plain arithmetic: halves, permutations of bytes, barriers, late copies, tables."""
+"""Instructions of compilers besides plain arithmetic: halves, permutations of bytes, barriers, late copies, tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much work a stream takes before a launch waits, and how long others wait behind it."""
+"""The length of a stream's queue before a launch waits, and the wait of other streams behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated driver beside NVIDIA's own, as Debian has it: the same names mean the same forms of functions."""
+"""The simulated driver has the same signatures of functions as NVIDIA's own driver, as Debian packages it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_names_mean_the_forms_that_they_mean_to_nvidia_s_driver(branch: str, nat
     wrong = [
         (question, got, want)
         for question, got, want in zip(questions, said, expected, strict=True)
-        # What the simulated driver does not have at all, it cannot answer with.
+        # Functions that the simulated driver lacks have no signature to compare.
         if got != want and (want[3] is None or want[3] in ours)
     ]
     assert len(questions) > 2000 and wrong == []

@@ -1,6 +1,6 @@
-"""What a stream waits for outside of the GPU: host functions, values in memory, events of other processes.
+"""Waits of a stream for events outside of the GPU: host functions, values in memory, events of other processes.
 
-What is queued behind runs after it, and a launch does not wait for it.
+Work that is queued behind such an event runs after it, and a launch does not wait for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 /*
  * The pods of a machine share its network. So that two of them can listen on the same port, servers of a container with
- * the word `address` listen on the address of its pod: a bind of all addresses becomes a bind of that one.
+ * the word `address` listen on the address of its pod: a bind of all addresses becomes a bind of that one. So that a
+ * server sees which pod its client is, connections to other addresses of the loopback network begin at that address.
  *
- * The kernel stops each bind of the container's processes and asks the shim (a seccomp filter with a listener). The shim
- * writes the pod's address into the caller's memory and lets the call go on. A port that the kernel is to choose, and an
+ * The kernel stops each bind and connect of the container's processes and asks the shim (a seccomp filter with a
+ * listener). For a bind the shim writes the pod's address into the caller's memory; before a connect it binds the
+ * caller's socket, if that is bound to none. Then it lets the call go on. A port that the kernel is to choose, and an
  * address that the program names itself, stay as they are. A call whose memory cannot be read or written stays, too.
  */
 #include "shim.h"
@@ -35,9 +37,10 @@ static int install_filter(void)
 {
     struct sock_filter words[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OWN_ARCHITECTURE, 0, 3),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OWN_ARCHITECTURE, 0, 4),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_bind, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_bind, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_connect, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -45,7 +48,7 @@ static int install_filter(void)
     return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
 }
 
-/* In the container: binds are stopped from here on; the other end of `socket` gets the listener. */
+/* In the container: binds and connects are stopped from here on; the other end of `socket` gets the listener. */
 void stop_binds(int socket)
 {
     int listener = install_filter();
@@ -96,19 +99,52 @@ static pid_t process_of(pid_t thread)
     return (pid_t)process;
 }
 
-/* Whether the socket of a thread takes IPv6 only: the pod's address, which is of IPv4, is none for it. */
+/* A copy of the socket of a thread, or -1. */
+static int socket_of(pid_t thread, int number)
+{
+    int process = (int)syscall(SYS_pidfd_open, process_of(thread), 0);
+    int copy = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, number, 0);
+    if (process >= 0)
+        close(process);
+    return copy;
+}
+
+/* Whether the socket of a thread takes IPv6 only: it cannot have the pod's address, which is of IPv4. */
 static int takes_ipv6_only(pid_t thread, int number)
 {
-    int value = 1, process = (int)syscall(SYS_pidfd_open, process_of(thread), 0);
+    int value = 1, copy = socket_of(thread, number);
     socklen_t length = sizeof value;
-    int copy = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, number, 0);
     if (copy >= 0) {
         getsockopt(copy, IPPROTO_IPV6, IPV6_V6ONLY, &value, &length);
         close(copy);
     }
-    if (process >= 0)
-        close(process);
     return value;
+}
+
+/* Let a connection to another address of the loopback network begin at the pod's own. That to localhost is the pod's. */
+static void begin_at(const struct seccomp_notif *call, struct in_addr pod)
+{
+    struct sockaddr_in to = {0}, from = {0};
+    pid_t pid = (pid_t)call->pid;
+    struct iovec here = {&to, sizeof to}, there = {(void *)(uintptr_t)call->data.args[1], sizeof to};
+    if (call->data.args[2] < sizeof to || process_vm_readv(pid, &here, 1, &there, 1, 0) != (ssize_t)sizeof to)
+        return;
+    uint32_t address = ntohl(to.sin_addr.s_addr);
+    if (to.sin_family != AF_INET || address >> 24 != IN_LOOPBACKNET || address == INADDR_LOOPBACK)
+        return;
+    int copy = socket_of(pid, (int)call->data.args[0]), later = 1;
+    socklen_t length = sizeof from;
+    if (copy < 0)
+        return;
+    if (getsockname(copy, (struct sockaddr *)&from, &length) == 0 && from.sin_family == AF_INET &&
+        from.sin_addr.s_addr == INADDR_ANY && !from.sin_port) {
+        from.sin_addr = pod;
+        setsockopt(copy, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &later, sizeof later);
+        if (bind(copy, (struct sockaddr *)&from, sizeof from) < 0) {
+            /* It begins where the kernel lets it begin, as before. */
+        }
+    }
+    close(copy);
 }
 
 static void replace(const struct seccomp_notif *call, struct in_addr pod)
@@ -135,15 +171,19 @@ static void replace(const struct seccomp_notif *call, struct in_addr pod)
         return; /* its own business, as before */
 }
 
-/* Answers one bind; returns 0 when no process is left that could bind. */
+/* Answers one bind or connect; returns 0 when no process is left that could call either. */
 int answer_bind(int listener, const char *address)
 {
     struct seccomp_notif call = {0};
     struct in_addr pod;
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call) < 0)
         return errno == EINTR || errno == ENOENT; /* the caller was killed meanwhile */
-    if (inet_pton(AF_INET, address, &pod) == 1)
-        replace(&call, pod);
+    if (inet_pton(AF_INET, address, &pod) == 1) {
+        if (call.data.nr == __NR_connect)
+            begin_at(&call, pod);
+        else
+            replace(&call, pod);
+    }
     struct seccomp_notif_resp answer = {.id = call.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
     ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
     return 1;

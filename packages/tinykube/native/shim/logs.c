@@ -2,12 +2,38 @@
 #include "shim.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-static void write_line(int log, const char *name, const char *text, size_t length, int partial)
+#define LOG_BYTES (10ll << 20) /* as containerLogMaxSize of a kubelet */
+
+struct log open_log(const char *path)
+{
+    struct stat facts;
+    struct log log = {.path = path, .fd = open(path, O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0640)};
+    if (log.fd >= 0 && fstat(log.fd, &facts) == 0)
+        log.size = facts.st_size;
+    return log;
+}
+
+/* A log that is full becomes PATH.1, and the one before that goes: a container fills no disk with what it says. */
+static void begin_again(struct log *log)
+{
+    char before[4200];
+    if (snprintf(before, sizeof before, "%s.1", log->path) >= (int)sizeof before || rename(log->path, before) < 0)
+        return;
+    struct log fresh = open_log(log->path);
+    if (fresh.fd < 0)
+        return; /* it goes on in the old one */
+    close(log->fd);
+    *log = fresh;
+}
+
+static void write_line(struct log *log, const char *name, const char *text, size_t length, int partial)
 {
     char head[96];
     struct timespec now;
@@ -20,11 +46,13 @@ static void write_line(int log, const char *name, const char *text, size_t lengt
     memcpy(whole, head, at);
     memcpy(whole + at, text, length);
     whole[at + length] = '\n';
-    if (write(log, whole, at + length + 1) < 0)
-        return; /* a full disk must not stop the container */
+    if (log->size > LOG_BYTES)
+        begin_again(log);
+    ssize_t written = write(log->fd, whole, at + length + 1); /* a full disk must not stop the container */
+    log->size += written > 0 ? written : 0;
 }
 
-void end_line(struct stream *stream, int log)
+void end_line(struct stream *stream, struct log *log)
 {
     if (stream->have)
         write_line(log, stream->name, stream->line, stream->have, 1);
@@ -32,7 +60,7 @@ void end_line(struct stream *stream, int log)
 }
 
 /* Returns 0 when the stream has ended. */
-int pump(struct stream *stream, int log)
+int pump(struct stream *stream, struct log *log)
 {
     ssize_t got = read(stream->fd, stream->line + stream->have, sizeof stream->line - stream->have);
     if (got < 0)

@@ -1,7 +1,7 @@
 /*
  * The process between the kubelet and one container, as containerd-shim is on a real node.
  *
- * Why it exists: a container outlives its kubelet, so somebody else has to own its pipes, its exit status and its orphans.
+ * Why it exists: a container outlives its kubelet, so another process has to own its pipes, its exit status and its orphans.
  * It is C, because thousands of starts in a test run must not each cost the start of an interpreter.
  *
  *   shim run SPEC      fd 3 gets "ok PID\n" or what went wrong; then logs until the container ends and writes its exit file
@@ -10,13 +10,15 @@
  *
  * SPEC is a file of NUL-terminated words, an operation followed by its arguments, in the order they are carried out:
  *
- *   log PATH | exit PATH | memory DIR (its control group)
+ *   log PATH | exit PATH | cgroup DIR (a control group that the command enters)
  *   unshare root|user | map FILE PROGRAM|- TEXT (who is mapped, see users.c)
  *   stage DIR | skeleton DIR (overlay of the machine's DIR) | pivot
  *   bind SRC DST rw|ro   | dir DST | tmpfs DST MODE | terminals DST (devpts) | symlink TARGET DST | readonly DST
+ *   detach DST (what is mounted there)
  *   processes DST (a PID namespace, and its /proc) | join PID (that of this process instead)
  *   capabilities HEX (none but these) | nonewprivileges
  *   address IP (of the pod: servers listen there, see address.c)
+ *   ipc PID|0 (the IPC namespace of that process, or a new one) | sysctl PATH VALUE
  *   hostname NAME | cwd DIR | user UID GID | group GID | tty | env K=V | arg A
  *
  * Invariants: sources of binds are paths of the machine and are resolved before the word is written (after `pivot` they are
@@ -90,10 +92,10 @@ static int run(const char *path)
     error_fd = REPORT_FD;
     struct spec spec = read_spec(path);
     const char *exit_path = word_after(spec, "exit");
-    int log = open(word_after(spec, "log"), O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0640);
+    struct log log = open_log(word_after(spec, "log"));
     const char *address = has_word(spec, "address") ? word_after(spec, "address") : NULL;
     int out[2], err[2], problem[2], sync[2], binds[2], listener = -1;
-    if (log < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || pipe2(problem, O_CLOEXEC) < 0 ||
+    if (log.fd < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || pipe2(problem, O_CLOEXEC) < 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sync) < 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, binds) < 0)
         fail("open the log: %s", strerror(errno));
@@ -113,7 +115,7 @@ static int run(const char *path)
         error_fd = problem[1];
         sigemptyset(&child);
         sigprocmask(SIG_SETMASK, &child, NULL);
-        enter_group(spec);
+        open_groups(spec);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         setsid();
         int null = open("/dev/null", O_RDONLY);
@@ -172,7 +174,7 @@ static int run(const char *path)
             listener = -1;
         }
         for (int i = 0; i < 2; i++)
-            if (fds[1 + i].revents && !pump(&streams[i], log)) {
+            if (fds[1 + i].revents && !pump(&streams[i], &log)) {
                 close(streams[i].fd);
                 streams[i].fd = -1; /* poll leaves negative descriptors out */
             }
@@ -190,13 +192,13 @@ static int run(const char *path)
     for (int i = 0; i < 2; i++) {
         while (streams[i].fd >= 0) {
             struct pollfd rest = {streams[i].fd, POLLIN, 0};
-            if (poll(&rest, 1, 0) <= 0 || !pump(&streams[i], log))
+            if (poll(&rest, 1, 0) <= 0 || !pump(&streams[i], &log))
                 break;
         }
-        end_line(&streams[i], log);
+        end_line(&streams[i], &log);
     }
     write_exit(exit_path, status, killed_for_memory(spec));
-    remove_group(spec);
+    remove_groups(spec);
     return 0;
 }
 
@@ -243,9 +245,10 @@ static int execute(const char *pid, const char *path)
 {
     struct command command = {0};
     struct spec spec = read_spec(path);
-    enter_group(spec);
+    open_groups(spec);
     enter(pid, "user");
     enter(pid, "uts");
+    enter(pid, "ipc");
     entered = 0;
     enter(pid, "pid");
     int own_processes = entered;

@@ -1,5 +1,5 @@
 /*
- * What a container sees: a private tmpfs as its root, overlays of the machine's directories, mounts of what it was given.
+ * The file system of a container: a private tmpfs as its root, overlays of the machine's directories, and its mounts.
  *
  * Everything is made in the container's own mount namespace, so the end of its last process takes it all back.
  */
@@ -8,7 +8,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -17,7 +19,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const char *old_root = "";
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
+#define ALL_BELOW 0x8000 /* AT_RECURSIVE */
+
+static char old_root[64] = "";
 static char stage[4096];
 static int in_user_namespace;
 
@@ -41,15 +51,15 @@ static void join(char *buffer, size_t size, const char *directory, const char *n
 
 /*
  * Puts a tmpfs over a directory, with everything in it mounted from where it was: then more can be added. That is how a
- * library gets into /usr/lib in a user namespace, where nobody may write to what the machine's root owns.
- * What was mounted below it before stays: the descriptor leads to the directory that the tmpfs covers.
+ * library gets into /usr/lib in a user namespace, where no process may write to files of the machine's root.
+ * Earlier mounts below it stay: the descriptor leads to the directory that the tmpfs covers.
  */
 static void open_up(const char *directory)
 {
     char original[4096], from[4400], to[4400], link[4096];
     struct stat facts;
     DIR *entries = opendir(directory);
-    if (!entries || mount("tinykube", directory, "tmpfs", MS_NOSUID, "mode=0755") < 0)
+    if (!entries || mount("tinykube", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755") < 0)
         fail("open up %s: %s", directory, strerror(errno));
     snprintf(original, sizeof original, "%s/proc/self/fd/%d", old_root, dirfd(entries));
     for (struct dirent *entry; (entry = readdir(entries));) {
@@ -101,19 +111,100 @@ void make_directory(const char *path)
         fail("mkdir %s: %s", path, strerror(errno));
 }
 
-void remount_readonly(const char *path)
+/* Adds flags to a mount. Those that the owner of the machine locked must be named again. */
+static void add_flags(const char *path, unsigned long flags)
 {
     struct statvfs facts;
-    unsigned long keep = 0;
-    if (statvfs(path, &facts) == 0) { /* flags locked by the owner of the machine must be named again */
-        if (facts.f_flag & ST_NOSUID) keep |= MS_NOSUID;
-        if (facts.f_flag & ST_NODEV) keep |= MS_NODEV;
-        if (facts.f_flag & ST_NOEXEC) keep |= MS_NOEXEC;
-        if (facts.f_flag & ST_NOATIME) keep |= MS_NOATIME;
-        if (facts.f_flag & ST_RELATIME) keep |= MS_RELATIME;
+    if (statvfs(path, &facts) == 0) {
+        if (facts.f_flag & ST_RDONLY) flags |= MS_RDONLY;
+        if (facts.f_flag & ST_NOSUID) flags |= MS_NOSUID;
+        if (facts.f_flag & ST_NODEV) flags |= MS_NODEV;
+        if (facts.f_flag & ST_NOEXEC) flags |= MS_NOEXEC;
+        if (facts.f_flag & ST_NOATIME) flags |= MS_NOATIME;
+        if (facts.f_flag & ST_RELATIME) flags |= MS_RELATIME;
     }
-    if (mount(NULL, path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | keep, NULL) < 0)
-        fail("remount %s read-only: %s", path, strerror(errno));
+    if (mount(NULL, path, NULL, MS_REMOUNT | MS_BIND | flags, NULL) < 0)
+        fail("remount %s%s: %s", path, flags & MS_RDONLY ? " read-only" : "", strerror(errno));
+}
+
+void remount_readonly(const char *path)
+{
+    add_flags(path, MS_RDONLY);
+}
+
+/* A field of mountinfo: blanks and their like are octal numbers. */
+static void decode(char *text)
+{
+    char *to = text;
+    for (const char *at = text; *at; to++) {
+        unsigned value;
+        if (*at == '\\' && sscanf(at + 1, "%3o", &value) == 1) {
+            *to = (char)value;
+            at += 4;
+        } else {
+            *to = *at++;
+        }
+    }
+    *to = 0;
+}
+
+/* With everything mounted below it: of the machine's directories the other disks too. Without devices, as all that a container
+   may write: a program with CAP_MKNOD would make the machine's disk there. Devices of containers are mounts of their own. */
+static void remount_all_readonly(const char *path)
+{
+    const struct { uint64_t set, clear, propagation, users; } attributes = {.set = 1 | 4 /* MOUNT_ATTR_RDONLY, MOUNT_ATTR_NODEV */};
+    char table[80], line[16384], point[8192];
+    if (syscall(SYS_mount_setattr, AT_FDCWD, path, ALL_BELOW, &attributes, sizeof attributes) == 0)
+        return;
+    /* Kernels before 5.12: each mount by itself. */
+    add_flags(path, MS_RDONLY | MS_NODEV);
+    snprintf(table, sizeof table, "%s/proc/self/mountinfo", old_root);
+    FILE *mounts = fopen(table, "re");
+    size_t length = strlen(path);
+    if (!mounts)
+        fail("%s: %s", table, strerror(errno));
+    while (fgets(line, sizeof line, mounts)) {
+        if (sscanf(line, "%*s %*s %*s %*s %8191s", point) != 1)
+            continue;
+        decode(point);
+        if (!strncmp(point, path, length) && point[length] == '/')
+            add_flags(point, MS_RDONLY | MS_NODEV);
+    }
+    fclose(mounts);
+}
+
+/*
+ * A descriptor of a path below a directory, which no symbolic link on the way leads elsewhere: containers write there, so it
+ * may have changed since the kubelet looked. -1 where the kernel cannot tell (before 5.6).
+ */
+static int open_below(const char *directory, const char *path)
+{
+    char top[8192];
+    struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS};
+    snprintf(top, sizeof top, "%s%s", old_root, directory);
+    int from = open(top, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (from < 0)
+        fail("mount source %s: %s", directory, strerror(errno));
+    int found = (int)syscall(SYS_openat2, from, *path ? path : ".", &how, sizeof how);
+    int reason = errno;
+    close(from);
+    if (found < 0 && reason != ENOSYS && reason != EPERM)
+        fail("mount source %s/%s: %s", directory, path, strerror(reason));
+    return found;
+}
+
+void bind_below(const char *directory, const char *path, const char *target, const char *mode)
+{
+    char source[8192];
+    int fd = open_below(directory, path);
+    if (fd < 0)
+        snprintf(source, sizeof source, "%s%s%s", directory, *path ? "/" : "", path);
+    else
+        snprintf(source, sizeof source, "/proc/self/fd/%d", fd);
+    bind_mount(source, target, mode);
+    add_flags(target, MS_NODEV);
+    if (fd >= 0)
+        close(fd);
 }
 
 void bind_mount(const char *source, const char *target, const char *mode)
@@ -141,6 +232,8 @@ void bind_mount(const char *source, const char *target, const char *mode)
         fail("mount %s on %s: %s", source, target, strerror(errno));
     if (!strcmp(mode, "ro"))
         remount_readonly(target);
+    else if (!strcmp(mode, "all-ro"))
+        remount_all_readonly(target);
 }
 
 void mount_processes(const char *path)
@@ -167,7 +260,7 @@ void start_stage(const char *directory)
     char path[4200];
     snprintf(stage, sizeof stage, "%s", directory);
     /* By the source of its root, `down` knows the containers of a cluster. */
-    if (mount(stage, stage, "tmpfs", MS_NOSUID, "mode=0755") < 0)
+    if (mount(stage, stage, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755") < 0)
         fail("mount tmpfs on %s: %s", stage, strerror(errno));
     snprintf(path, sizeof path, "%s/root", stage);
     make_directory(path);
@@ -188,34 +281,46 @@ void overlay(const char *directory)
     make_directory(target);
     snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s%s", directory, upper, work,
              in_user_namespace ? ",userxattr" : "");
-    if (mount("tinykube", target, "overlay", 0, options) == 0)
+    if (mount("tinykube", target, "overlay", MS_NODEV, options) == 0)
         return;
     /* Kernels before 5.11 have no overlays in a user namespace: show it as it is, read-only. */
     if (mount(directory, target, NULL, MS_BIND | MS_REC, NULL) < 0)
         fail("mount %s on %s: %s", directory, target, strerror(errno));
-    remount_readonly(target);
+    remount_all_readonly(target);
 }
 
 void pivot(void)
 {
-    char root[4200], put_old[4200];
+    char root[4200], put_old[4400], name[48];
+    unsigned long long random[2];
+    /* A volume may have a symbolic link at which something is to be mounted. It must not lead to the machine's root, so no
+       container knows this name. */
+    if (syscall(SYS_getrandom, random, sizeof random, 0) != (long)sizeof random)
+        fail("getrandom: %s", strerror(errno));
+    snprintf(name, sizeof name, ".old-%016llx%016llx", random[0], random[1]);
     snprintf(root, sizeof root, "%s/root", stage);
-    snprintf(put_old, sizeof put_old, "%s/root/.old", stage);
+    snprintf(put_old, sizeof put_old, "%s/%s", root, name);
     if (mount(root, root, NULL, MS_BIND | MS_REC, NULL) < 0)
         fail("bind %s: %s", root, strerror(errno));
     make_directory(put_old);
-    if (chdir(root) < 0 || syscall(SYS_pivot_root, ".", ".old") < 0)
+    if (chdir(root) < 0 || syscall(SYS_pivot_root, ".", name) < 0)
         fail("pivot_root %s: %s", root, strerror(errno));
     if (chdir("/") < 0)
         fail("chdir /: %s", strerror(errno));
-    old_root = "/.old";
+    snprintf(old_root, sizeof old_root, "/%s", name);
+}
+
+void detach_mount(const char *path)
+{
+    if (umount2(path, MNT_DETACH) < 0 && errno != EINVAL) /* in a user namespace, mounts of the machine stay together */
+        fail("unmount %s: %s", path, strerror(errno));
 }
 
 void drop_old_root(void)
 {
     if (!*old_root)
         return;
-    if (umount2("/.old", MNT_DETACH) < 0)
+    if (umount2(old_root, MNT_DETACH) < 0)
         fail("unmount the machine's root: %s", strerror(errno));
-    rmdir("/.old");
+    rmdir(old_root);
 }

@@ -1,11 +1,11 @@
-/* What the parts of the shim know of each other; what it is for stands in main.c. */
+/* The functions that the parts of the shim share; main.c describes it. */
 #ifndef SHIM_H
 #define SHIM_H
 
 #include <stddef.h>
 #include <sys/types.h>
 
-/* Where a failure is told; the text goes there and the process ends. */
+/* The descriptor for a failure: its text goes there and the process ends. */
 extern int error_fd;
 void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
@@ -25,22 +25,27 @@ pid_t fork_into(struct spec spec); /* fork; the child is in the user and PID nam
 void leave_users(void);           /* makes a user namespace, unless it is in one; returns when users are mapped */
 void map_users(struct spec spec, pid_t pid, int fd); /* in the process that stays: carries out the `map` words */
 
-/* memory.c: the control group of a container, whose limit stands before it starts. */
-void enter_group(struct spec spec); /* nothing where the specification names none */
+/* groups.c: the control groups of a container, whose limits stand before it starts. */
+void open_groups(struct spec spec); /* while their files can be seen; nothing where the specification names none */
+void enter_groups(void);            /* those that were opened */
 int killed_for_memory(struct spec spec);
-void remove_group(struct spec spec);
+void remove_groups(struct spec spec);
 
 /* root.c: the file system of a container. Paths before `pivot` are the machine's, after it the container's. */
 void make_parents(const char *path);
 void make_directory(const char *path);
 void make_room(const char *path); /* after `pivot`: something can be made at `path` */
 void remount_readonly(const char *path);
+/* `mode`: rw, ro, or all-ro for everything mounted below it too. */
 void bind_mount(const char *source, const char *target, const char *mode);
+/* The source is `path` below `directory` ("": itself), without a symbolic link on the way. */
+void bind_below(const char *directory, const char *path, const char *target, const char *mode);
 void mount_processes(const char *path); /* a /proc of the own PID namespace */
 void leave_machine(const char *how);
 void start_stage(const char *directory);
 void overlay(const char *directory);
 void pivot(void);
+void detach_mount(const char *path); /* and what is mounted below it, where the kernel permits it */
 void drop_old_root(void);
 
 /* address.c: servers listen on the address of their pod. */
@@ -69,7 +74,13 @@ struct stream {
     size_t have;
     char line[LINE_MAX_BYTES];
 };
-int pump(struct stream *stream, int log); /* 0 when the stream has ended */
-void end_line(struct stream *stream, int log); /* writes what has no newline yet */
+struct log {
+    const char *path;
+    int fd;
+    long long size;
+};
+struct log open_log(const char *path);
+int pump(struct stream *stream, struct log *log); /* 0 when the stream has ended */
+void end_line(struct stream *stream, struct log *log); /* writes what has no newline yet */
 
 #endif

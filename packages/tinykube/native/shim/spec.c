@@ -56,9 +56,10 @@ int arity(const char *op)
 {
     static const struct { const char *op; int arguments; } table[] = {
         {"log", 1}, {"exit", 1}, {"unshare", 1}, {"map", 3}, {"stage", 1}, {"skeleton", 1}, {"pivot", 0}, {"bind", 3},
+        {"below", 4},
         {"dir", 1}, {"tmpfs", 2}, {"terminals", 1}, {"symlink", 2}, {"readonly", 1}, {"cwd", 1}, {"user", 2},
-        {"group", 1}, {"tty", 0}, {"env", 1}, {"arg", 1}, {"hostname", 1}, {"processes", 1}, {"capabilities", 1}, {"join", 1}, {"memory", 1},
-        {"nonewprivileges", 0}, {"address", 1},
+        {"group", 1}, {"tty", 0}, {"env", 1}, {"arg", 1}, {"hostname", 1}, {"processes", 1}, {"capabilities", 1}, {"join", 1}, {"cgroup", 1},
+        {"nonewprivileges", 0}, {"address", 1}, {"detach", 1}, {"ipc", 1}, {"sysctl", 2},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].op, op))

@@ -2,6 +2,7 @@
 #include "shim.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <sched.h>
 #include <signal.h>
@@ -35,6 +36,7 @@ void start(struct command *command)
         if (chdir(command->cwd) < 0)
             fail("working directory %s: %s", command->cwd, strerror(errno));
     }
+    enter_groups(); /* not before: with a small share of CPU the steps up to here would take long */
     if (command->group_count && geteuid() == 0 && setgroups((size_t)command->group_count, command->groups) < 0)
         fail("set groups: %s", strerror(errno));
     if (command->gid >= 0 && (gid_t)command->gid != getegid() && setgid((gid_t)command->gid) < 0)
@@ -57,6 +59,26 @@ void start(struct command *command)
     fail("exec: \"%s\": %s", command->argv[0], errno == ENOENT ? "no such file or directory" : strerror(errno));
 }
 
+/* A new IPC namespace for "0", else that of a process. */
+static void enter_ipc(const char *pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%.16s/ns/ipc", pid);
+    int fd = strcmp(pid, "0") ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0 ? unshare(CLONE_NEWIPC) : setns(fd, CLONE_NEWIPC))
+        fail("make an IPC namespace: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+static void set_sysctl(const char *path, const char *value)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, value, strlen(value)) < 0)
+        fail("write sysctl %s: %s", path, strerror(errno));
+    close(fd);
+}
+
 /* Carries out the words one after the other; returns when they are done. `log` and `exit` are the parent's. */
 void carry_out(struct spec spec, struct command *command)
 {
@@ -73,12 +95,13 @@ void carry_out(struct spec spec, struct command *command)
         else if (!strcmp(op, "skeleton")) overlay(a[0]);
         else if (!strcmp(op, "pivot")) pivot();
         else if (!strcmp(op, "bind")) bind_mount(a[0], a[1], a[2]);
+        else if (!strcmp(op, "below")) bind_below(a[0], a[1], a[2], a[3]);
         else if (!strcmp(op, "dir")) make_directory(a[0]);
         else if (!strcmp(op, "tmpfs")) {
             char mode[32];
             snprintf(mode, sizeof mode, "mode=%.8s", a[1]);
             make_directory(a[0]);
-            if (mount("tinykube", a[0], "tmpfs", MS_NOSUID, mode) < 0)
+            if (mount("tinykube", a[0], "tmpfs", MS_NOSUID | MS_NODEV, mode) < 0)
                 fail("mount tmpfs on %s: %s", a[0], strerror(errno));
         } else if (!strcmp(op, "terminals")) {
             make_directory(a[0]);
@@ -96,6 +119,9 @@ void carry_out(struct spec spec, struct command *command)
             if (unshare(CLONE_NEWUTS) < 0 || sethostname(a[0], strlen(a[0])) < 0)
                 fail("set the host name: %s", strerror(errno));
         }
+        else if (!strcmp(op, "detach")) detach_mount(a[0]);
+        else if (!strcmp(op, "ipc")) enter_ipc(a[0]);
+        else if (!strcmp(op, "sysctl")) set_sysctl(a[0], a[1]);
         else if (!strcmp(op, "processes")) mount_processes(a[0]);
         else if (!strcmp(op, "capabilities")) {
             command->few_capabilities = 1;

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from tinykube.aggregation import Aggregator, FrontProxy
 from tinykube.apiserver.addresses import ServiceRange
 from tinykube.apiserver.extensions import Extensions
 from tinykube.apiserver.hooks import User
@@ -25,7 +26,9 @@ from tinykube.cluster.spec import ClusterSpec
 from tinykube.cluster.supervisor import keep_supervised
 from tinykube.controllers import Controllers
 from tinykube.distribution import Distribution
-from tinykube.proxy import ServiceProxy
+from tinykube.dns import ClusterDNS
+from tinykube.metrics import MetricsService
+from tinykube.proxy import ClientNodes, ServiceProxy
 from tinykube.scheduler import Scheduler, SchedulerConfig, load, parse
 
 HOST: Final = "127.0.0.1"
@@ -51,24 +54,34 @@ class EmbeddedControlPlane:
             # A restarted server must be where its clients look for it; only the first start may choose.
             port=known.port if known is not None else spec.port,
             data=directory.data if spec.persist else None,
-            signing_key=bytes.fromhex(self._tokens.signing_key),
             service_range=service_range(directory),
         )
         # NB: nothing is awaited until all accounts are added, so that no early request is refused.
         admit(server.extensions, self._tokens, NodeTokens(directory))
+        metrics = MetricsService(server.registry, server.extensions.streams.resource_metrics)
+        extensions, proxy = server.extensions, FrontProxy(directory.pki)
+        aggregator = Aggregator(server.registry, proxy, extensions.page, extensions.resolve)
         controllers = Controllers(
             server.registry, ca=server.authority.read_text(), node_grace_s=self._spec.grace_seconds
         )
         scheduler = Scheduler(server.registry, config, directory.distribution.scheduler_mounts)
+        clients = ClientNodes(directory.nodes)
+        dns = ClusterDNS(server.registry, service_range(directory).dns_server)
+        await metrics.furnish()
+        await proxy.publish(server.registry, server.authority.read_bytes())
+        await dns.open()  # before the first kubelet asks for Services, and learns how names are found
         write(directory.endpoint_file, msgspec.json.encode(ServerEndpoint(server.url, server.port)))
         _log.info("cluster %s serves on %s", spec.name, server.url)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(controllers.run(), name="controllers")
                 group.create_task(scheduler.run(), name="scheduler")
-                group.create_task(ServiceProxy(server.registry).run(), name="service proxy")
+                group.create_task(ServiceProxy(server.registry, clients.find).run(), name="service proxy")
+                group.create_task(dns.run(), name="dns")
+                group.create_task(aggregator.run(), name="aggregation")
                 group.create_task(keep_supervised(directory), name="supervision")
         finally:
+            await dns.close()
             await server.stop()
 
 

@@ -16,13 +16,11 @@ import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from kubekit.errors import Terminal
 
-_SHELLS: Final = (("busybox", "sh"), ("bash", "--posix"))
 NATIVE = Path(str(files("tinykube"))) / "_native"
 
 
@@ -39,6 +37,7 @@ class ImageConfig(msgspec.Struct, frozen=True):
         programs: programs on the image's path -> the arguments that start them here.
         path: directories of this machine that come first on the search path of its containers.
         mapped: the directory that it was mapped to, whose `bin` is in `path`; empty for none.
+        busybox: the program whose applets are the image's /bin; empty for none.
         directories: directories of the image; each container gets them, empty and writable.
         files: files of the image -> paths in `mapped`.
         environment: ENV of an image's configuration.
@@ -51,6 +50,7 @@ class ImageConfig(msgspec.Struct, frozen=True):
     programs: Mapping[str, tuple[str, ...]] = {}
     path: tuple[str, ...] = ()
     mapped: str = ""
+    busybox: str = ""
     directories: tuple[str, ...] = ()
     files: Mapping[str, str] = {}
     environment: Mapping[str, str] = {}
@@ -91,6 +91,7 @@ class _Configuration(msgspec.Struct):
     environment: dict[str, str] = {}
     own_address: bool = False
     stand_in: bool = False
+    applets: bool = False
 
 
 class _Row(_Configuration, kw_only=True):
@@ -133,7 +134,7 @@ class Images:
 
     def missing(self, name: str, program: str = "") -> str:
         """Return why a container of this image has no such program, or none of the image's, and what to do."""
-        text = f'image "{name}" is only a name here, and none of its files were pulled'
+        text = f'image "{name}" has no files here, since images are not pulled'
         if program:
             text += f'; this machine has no "{program}" for it'
         return f"{text}: {self._cure.replace('{image}', name)}" if self._cure else text
@@ -151,6 +152,8 @@ class Images:
         if place and (file := Path(place) / "image.toml").is_file():
             row = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")), _Configuration)
         found = _configured(row) if row is not None else ImageConfig()
+        if row is not None and row.applets and (busybox := _busybox(place)):
+            found = msgspec.structs.replace(found, busybox=busybox, programs={})
         if not place:
             return found
         if found.stand_in:  # the directory has the program that it stands for
@@ -158,9 +161,15 @@ class Images:
         return msgspec.structs.replace(found, path=(str(Path(place) / "bin"), *found.path), mapped=place)
 
 
+def _busybox(place: str) -> str:
+    """Return the busybox of an image's directory, else that of this machine; empty for none."""
+    own = Path(place, "bin/busybox")
+    return str(own) if place and own.is_file() else shutil.which("busybox") or ""
+
+
 def ash() -> tuple[str, ...]:
-    """Return the command that is busybox's shell, or the nearest to it that this machine has."""
-    return next((words for words in _SHELLS if shutil.which(words[0])), ("sh",))
+    """Return the shell that is the nearest to busybox's on a machine without one."""
+    return ("bash", "--posix") if shutil.which("bash") else ("sh",)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Whatever a client sends, the answer is an object or a refusal with a reason, never an internal error."""
+"""The answer to any request is an object or a refusal with a reason, never an internal error."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ LIMITS = {
     "defaultRequest": {"memory": "1Mi"},
     "maxLimitRequestRatio": {"cpu": "9"},
 }
-#: What every pod and claim is compared with.
+#: Fields with which every pod and claim is compared.
 EVERYWHERE = [
     {**LIMITS, "default": {"memory": "1Gi", "cpu": "1"}},
     {"type": "Pod", "max": {"cpu": "99"}},

@@ -1,4 +1,4 @@
-"""Lists by selector and in pages; watches from any point, with bookmarks, and who is told what."""
+"""Lists by selector and in pages; watches from any version, with bookmarks, and the events of each watch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ async def test_pages_show_one_moment_whatever_happens_between(api):
 async def test_a_page_that_is_no_longer_kept_is_gone(api):
     await fill(api)
     token = (await api.get(MAPS, limit=1))["metadata"]["continue"]
-    for _ in range(20):
+    for number in range(20):
+        await api.create(MAPS, {"metadata": {"name": f"more-{number}"}})
         await api.get(MAPS, limit=1)
     answer = await api("GET", MAPS, limit=1, **{"continue": token})
     assert (answer.status, answer.json["reason"]) == (410, "Expired")

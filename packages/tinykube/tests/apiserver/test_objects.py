@@ -181,7 +181,7 @@ async def test_dry_run_answers_and_stores_nothing(api):
 
 
 async def test_bodies_may_be_yaml_and_answers_too(api):
-    text = b"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  when: 2026-01-01T00:00:00Z\n"
+    text = b"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: why\ndata:\n  when: 2026-01-01T00:00:00Z\n"
     answer = await api("POST", MAPS, text, headers={"content-type": "application/yaml", "accept": "application/yaml"})
     assert answer.status == 201
     assert "when: '2026-01-01T00:00:00Z'" in answer.data.decode()

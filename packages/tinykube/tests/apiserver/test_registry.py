@@ -61,6 +61,9 @@ class Slow:
         self.go_on = asyncio.Event()
         self.requests = []
 
+    def restrict(self, request):
+        pass
+
     def wanted(self, info, operation, subresource):
         return info.plural == "configmaps"
 

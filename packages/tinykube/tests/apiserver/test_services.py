@@ -123,3 +123,63 @@ async def test_headless_services_and_empty_addresses_stay(api):
     for name in ("a", "b"):
         assert (await api.create(SERVICES, service(name, clusterIP="None")))["spec"]["clusterIP"] == "None"
     assert (await api.create(SERVICES, service("c", clusterIP="")))["spec"]["clusterIP"].startswith("10.96.")
+
+
+def balanced(name: str, **spec: Any) -> Object:
+    return service(name, type="LoadBalancer", externalTrafficPolicy="Local", **spec)
+
+
+async def test_services_that_are_reached_from_outside_have_a_policy_for_it(api):
+    for kind in ("NodePort", "LoadBalancer"):
+        made = await api.create(SERVICES, service(kind.lower(), type=kind))
+        assert made["spec"]["externalTrafficPolicy"] == "Cluster"
+        assert ("allocateLoadBalancerNodePorts" in made["spec"]) == (kind == "LoadBalancer")
+    made = await api.create(SERVICES, service("a", externalIPs=["192.0.2.7"]))
+    assert made["spec"]["externalTrafficPolicy"] == "Cluster"
+    assert "externalTrafficPolicy" not in (await api.create(SERVICES, service("b")))["spec"]
+    answer = await api.patch(f"{SERVICES}/loadbalancer", {"spec": {"type": "ClusterIP"}})
+    assert answer.status == 200
+    assert not {"externalTrafficPolicy", "allocateLoadBalancerNodePorts"} & answer.json["spec"].keys()
+
+
+async def test_a_load_balancer_whose_traffic_stays_on_its_node_has_a_port_to_ask_the_node(api):
+    made = await api.create(SERVICES, balanced("a"))
+    port = made["spec"]["healthCheckNodePort"]
+    assert 30000 <= port < 32768 and port != made["spec"]["ports"][0]["nodePort"]
+    answer = await api("PUT", f"{SERVICES}/a", balanced("a"))
+    assert answer.json["spec"]["healthCheckNodePort"] == port
+    answer = await api.patch(f"{SERVICES}/a", {"spec": {"healthCheckNodePort": port + 1}})
+    assert answer.status == 422 and answer.message.endswith("spec.healthCheckNodePort: Forbidden: field is immutable")
+    for other, status in ((service("b", port), 422), (balanced("b", healthCheckNodePort=port), 500)):
+        answer = await api("POST", OTHERS, other)
+        assert answer.status == status and answer.message.endswith("provided port is already allocated")
+    answer = await api.patch(f"{SERVICES}/a", {"spec": {"externalTrafficPolicy": "Cluster"}})
+    assert answer.status == 200 and "healthCheckNodePort" not in answer.json["spec"]
+    await api.create(OTHERS, balanced("b", healthCheckNodePort=port))
+
+
+async def test_other_services_have_no_port_to_ask_a_node(api):
+    answer = await api("POST", SERVICES, service("a", type="NodePort", healthCheckNodePort=30090))
+    assert answer.status == 422
+    assert answer.message.endswith(
+        "spec.healthCheckNodePort: Invalid value: 30090: "
+        "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+    )
+    answer = await api("POST", SERVICES, balanced("a", healthCheckNodePort=80))
+    assert answer.status == 500 and "not in the valid range" in answer.message
+
+
+async def test_a_load_balancer_need_not_have_node_ports(api):
+    made = await api.create(SERVICES, service("a", type="LoadBalancer", allocateLoadBalancerNodePorts=False))
+    assert "nodePort" not in made["spec"]["ports"][0]
+    answer = await api("POST", SERVICES, service("b", allocateLoadBalancerNodePorts=True))
+    assert answer.status == 422
+    text = "spec.allocateLoadBalancerNodePorts: Forbidden: may only be used when `type` is 'LoadBalancer'"
+    assert answer.message.endswith(text)
+
+
+async def test_affinity_has_a_time_and_no_affinity_has_none(api):
+    made = await api.create(SERVICES, service("a", sessionAffinity="ClientIP"))
+    assert made["spec"]["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 10800}}
+    answer = await api.patch(f"{SERVICES}/a", {"spec": {"sessionAffinity": "None"}})
+    assert answer.status == 200 and "sessionAffinityConfig" not in answer.json["spec"]

@@ -213,9 +213,31 @@ async def test_stopping_ends_open_watches(tmp_path):
     writer.close()
 
 
+@pytest.mark.parametrize("start", ["GET /readyz HTTP/1.1\r\nhost: x\r\nx: ", "GET /"], ids=["a header", "a path"])
+async def test_a_request_that_never_ends_is_refused_and_others_do_not_wait(tmp_path, start: str):
+    server = await ApiServer.start(tmp_path / "pki")
+    context = ssl.create_default_context(cafile=server.authority)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    writer.write(start.encode() + b"a" * (2 << 20))
+    answer = await asyncio.wait_for(reader.read(), 20)
+    assert answer.splitlines()[0] in (b"HTTP/1.1 431 Request Header Fields Too Large", b"HTTP/1.1 400 Bad Request")
+    writer.close()
+    # A long answer that ends is sent, also behind a body on the same connection.
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    body = "a" * (2 << 20)
+    head = f"POST /api/v1/namespaces HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(f"{head}{body}GET /readyz HTTP/1.1\r\nhost: x\r\nx: {body[: 1 << 19]}\r\n\r\n".encode())
+    first = await reader.readuntil(b"\r\n\r\n")
+    length = int(first.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    await reader.readexactly(length)
+    assert b" 200 " in await asyncio.wait_for(reader.readline(), 20)
+    writer.close()
+    await server.stop()
+
+
 def test_a_port_in_use_is_one_clear_error():
     taken = bind("127.0.0.1", 0)
     port = taken.getsockname()[1]
-    with pytest.raises(Terminal, match=f"port {port} is in use; stop what listens there"):
+    with pytest.raises(Terminal, match=f"port {port} is in use; end the process that listens there"):
         bind("127.0.0.1", port)
     taken.close()

@@ -17,7 +17,7 @@ class Cluster:
     def __init__(self) -> None:
         self.time = START
         self.registry = Registry(clock=lambda: self.time)
-        self.extensions: Extensions = install(self.registry, signing_key=b"k" * 32, clock=lambda: self.time)
+        self.extensions: Extensions = install(self.registry, clock=lambda: self.time)
 
     async def create(self, plural: Any, obj: dict[str, Any], namespace: str = "default", **more: Any) -> dict[str, Any]:
         info = self.registry.resource(plural)

@@ -34,6 +34,46 @@ async def test_pods_get_priority_account_and_tolerations(cluster):
     assert (usual["priority"], usual["priorityClassName"], len(usual["tolerations"])) == (7, "usual", 1)
 
 
+async def test_only_one_priority_class_is_the_default(cluster):
+    one = {"metadata": {"name": "one"}, "value": 1, "globalDefault": True}
+    two = {"metadata": {"name": "two"}, "value": 2}
+    await cluster.create("priorityclasses", one)
+    await cluster.create("priorityclasses", two)
+    relabel = {"metadata": {"labels": {"a": "b"}}, "globalDefault": True}
+    await cluster.registry.patch("priorityclasses", None, "one", relabel, "merge")
+    for write in (
+        cluster.create("priorityclasses", {**one, "metadata": {"name": "three"}}),
+        cluster.registry.patch("priorityclasses", None, "two", {"globalDefault": True}, "merge"),
+    ):
+        with pytest.raises(ApiFailure, match="PriorityClass one is already marked as default") as refused:
+            await write
+        assert refused.value.status == 403
+    assert (await cluster.pod())["spec"]["priorityClassName"] == "one"
+
+
+async def test_ingresses_that_name_no_class_get_the_newest_default_one(cluster):
+    async def ingress(name: str, notes: dict[str, str] | None = None, **spec: Any) -> Any:
+        rule = {"service": {"name": "s", "port": {"number": 80}}}
+        body = {"metadata": {"name": name, "annotations": notes or {}}, "spec": {"defaultBackend": rule, **spec}}
+        return (await cluster.create("ingresses", body))["spec"].get("ingressClassName")
+
+    async def ingress_class(name: str, default: str) -> None:
+        notes = {"ingressclass.kubernetes.io/is-default-class": default}
+        spec = {"controller": "example.com/x"}
+        await cluster.create("ingressclasses", {"metadata": {"name": name, "annotations": notes}, "spec": spec})
+
+    await ingress_class("plain", "false")
+    assert await ingress("before") is None
+    await ingress_class("b", "true")
+    await ingress_class("a", "true")
+    assert await ingress("first") == "a"
+    assert await ingress("other", ingressClassName="plain") == "plain"
+    assert await ingress("old", {"kubernetes.io/ingress.class": "plain"}) is None
+    cluster.time += 10
+    await ingress_class("z", "true")
+    assert await ingress("newest") == "z"
+
+
 async def test_what_a_pod_names_must_be_there(cluster):
     for spec, why in (
         ({"priorityClassName": "nosuch"}, "no PriorityClass with name nosuch was found"),
@@ -46,6 +86,33 @@ async def test_what_a_pod_names_must_be_there(cluster):
     runtime = {"metadata": {"name": "nvidia"}, "handler": "nvidia", "scheduling": {"nodeSelector": {"gpu": "true"}}}
     await cluster.create("runtimeclasses", runtime)
     assert (await cluster.pod(runtimeClassName="nvidia"))["spec"]["nodeSelector"] == {"gpu": "true"}
+
+
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("taints", "expected"),
+    [
+        (None, [NOT_READY]),
+        ([{"key": "gpu", "effect": "NoSchedule"}], [{"key": "gpu", "effect": "NoSchedule"}, NOT_READY]),
+        ([{**NOT_READY, "value": "own"}], [{**NOT_READY, "value": "own"}]),
+        ([{**NOT_READY, "effect": "NoExecute"}], [{**NOT_READY, "effect": "NoExecute"}, NOT_READY]),
+    ],
+)
+async def test_a_new_node_has_the_taint_not_ready_once(cluster, taints, expected):
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    made = await cluster.create("nodes", {"metadata": {"name": "n"}, "spec": {"taints": taints}, "status": ready})
+    assert made["spec"]["taints"] == expected
+
+
+async def test_a_taint_that_was_taken_off_a_node_does_not_come_back(cluster):
+    made = await cluster.create("nodes", {"metadata": {"name": "n"}})
+    assert made["spec"]["taints"] == [NOT_READY]
+    kept = await cluster.registry.patch("nodes", None, "n", {"spec": {"taints": None}}, "merge")
+    assert "taints" not in kept["spec"]
+    kept = await cluster.registry.patch("nodes", None, "n", {"metadata": {"labels": {"a": "b"}}}, "merge")
+    assert "taints" not in kept["spec"]
 
 
 def policy(*validations: dict[str, str], **spec: Any) -> dict[str, Any]:

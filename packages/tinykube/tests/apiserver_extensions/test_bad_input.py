@@ -1,4 +1,4 @@
-"""Whatever is sent as a definition, a webhook, a policy or a role: it is taken or refused, and the server goes on."""
+"""Any definition, webhook, policy or role is stored or refused, and the server goes on."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def send(registry: Registry, plural: str, obj: dict[str, Any]) -> bool:
     kind = registry.kinds.find(plural)
     namespace = "default" if kind.info.namespaced else ""
     try:
-        await registry.create_entry(kind, namespace, obj, WriteOptions(manager="test", validation="Warn"))
+        await registry.writer.create(kind, namespace, obj, WriteOptions(manager="test", validation="Warn"))
     except ApiFailure as refused:
         # A webhook that cannot be reached is the one 500 that is right.
         assert refused.status < 500 or "failed calling webhook" in str(refused), refused
@@ -166,7 +166,7 @@ async def test_what_is_spoiled_here_is_good_before(cluster, plural):
 def test_spoiled_objects_are_refused_or_harmless(plurals, seed):
     async def run() -> None:
         chance = random.Random(seed)
-        extensions = install(Registry(), signing_key=b"k")
+        extensions = install(Registry())
         for plural in plurals:
             await send(extensions.registry, plural, spoiled(GOOD[plural], chance))
         await still_works(extensions)

@@ -162,7 +162,7 @@ def test_rules_and_transition_rules() -> None:
     old, new = {"spec": {"low": 1, "high": 1, "fixed": "a"}}, {"spec": {"low": 1, "high": 1, "fixed": "b"}}
     assert texts(schema, new, old) == ["spec.fixed: Forbidden: fixed is immutable"]
     assert texts(schema, {"spec": {"low": 1}}) == [
-        "spec: Invalid value: no such key: high evaluating rule: self.low <= self.high"
+        'spec: Invalid value: "object": no such key: high evaluating rule: self.low <= self.high'
     ]
     wrong = texts(schema, {"spec": {"low": "x", "high": 1}})
     assert "some validation rules were not checked" in wrong[-1]

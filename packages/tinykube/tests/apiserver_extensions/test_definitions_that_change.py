@@ -1,4 +1,4 @@
-"""What stored objects look like after their definition has changed: defaults, and the version they are stored in."""
+"""Stored objects after a change of their definition: defaults, and the version in which they are stored."""
 
 from __future__ import annotations
 

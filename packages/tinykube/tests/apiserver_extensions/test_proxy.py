@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -138,6 +139,54 @@ async def test_an_answer_without_an_end_comes_piece_by_piece_until_the_caller_go
     server.close()
 
 
+class Site:
+    """A web site in a pod: a page with links, and a redirect for each other path."""
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        method, path, _ = (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)
+        page = b'<a href="/next?x=1">/not a link</a> <img src=/pic.png><a href="rel"><a href="//other/"> ' + method
+        length = str(len(page)).encode()
+        if path.startswith(b"/page"):
+            head = b"200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: " + length
+            writer.write(b"HTTP/1.1 " + head + b"\r\n\r\n" + page)
+        else:
+            writer.write(b"HTTP/1.1 302 Found\r\nLocation: /page\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+
+async def test_links_and_redirects_lead_through_the_api_server() -> None:
+    app, token = await made()
+    server = await asyncio.start_server(Site(), "127.0.0.1", 0)
+    own = f"{PATH}/p:{server.sockets[0].getsockname()[1]}/proxy"
+    status, page = await ask(app, "OPTIONS", f"{own}/page", token)
+    wanted = (
+        f'<a href="{own}/next?x=1">/not a link</a> <img src={own}/pic.png><a href="rel"><a href="//other/"> OPTIONS'
+    )
+    assert (status, page.decode()) == (200, wanted)
+    status, headers = await head(app, f"{own}/elsewhere", token)
+    assert (status, headers[b"location"].decode()) == (302, f"{own}/page")
+    status, headers = await head(app, own, token, b"a=b")
+    assert (status, headers[b"location"].decode()) == (301, f"{own}/?a=b")
+    assert (await ask(app, "OPTIONS", f"{own}/page", "guest"))[0] == 403
+    assert (await ask(app, "OPTIONS", f"{PATH}/p", token))[0] == 405
+    server.close()
+
+
+async def head(app: Rest, path: str, token: str, query: bytes = b"") -> tuple[int, dict[bytes, bytes]]:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", b"Bearer " + token.encode())]
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": headers}
+    await app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"])
+
+
 def test_names_of_pods_with_scheme_and_port() -> None:
     assert [split_name(name) for name in ("a", "a:80", "https:a:443", "https:a:")] == [
         ("http", "a", 0),
@@ -148,3 +197,33 @@ def test_names_of_pods_with_scheme_and_port() -> None:
     for wrong in ("ftp:a:1", "a:web", "https:a:b:c"):
         with pytest.raises(ApiFailure, match="invalid pod request"):
             split_name(wrong)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_head_has_the_length_of_the_page_and_no_body(status: int) -> None:
+    app, token = await made()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} Any\r\nContent-Type: text/html\r\nContent-Length: 7\r\n\r\n".encode())
+        await reader.read()  # no body follows, and the connection stays open
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    sent = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", b"Bearer " + token.encode())]
+    path = f"{PATH}/p:{server.sockets[0].getsockname()[1]}/proxy/a"
+    async with asyncio.timeout(10):
+        await app(
+            {"type": "http", "method": "HEAD", "path": path, "query_string": b"", "headers": headers}, receive, send
+        )
+    assert sent[0]["status"] == status and dict(sent[0]["headers"])[b"content-length"] == b"7"
+    assert sent[1:] == [{"type": "http.response.body", "body": b""}]
+    server.close()

@@ -1,11 +1,8 @@
-"""What the server says of itself: discovery, OpenAPI, CRDs that come and go, the SPDY session."""
+"""Descriptions of the server: discovery, OpenAPI, CRDs that are created and deleted."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import struct
-import zlib
 from typing import Any
 
 import pytest
@@ -13,7 +10,6 @@ import pytest
 from tinykube.apiserver import ApiFailure, discovery
 from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.builtin import RESOURCES
-from tinykube.apiserver.streams.spdy import DICTIONARY, Session
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList,application/json"
 PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
@@ -37,6 +33,13 @@ async def page(cluster: Any, path: str, accept: str = "application/json", **head
 def served(path: str, accept: str = "application/json") -> Any:
     answer = discovery.respond(path, accept, RESOURCES, address="localhost:1")
     return None if answer is None else json.loads(answer.body)
+
+
+async def test_answers_of_discovery_are_not_remembered_for_every_text_of_a_client(cluster: Any) -> None:
+    for number in range(400):
+        assert (await page(cluster, "/apis", f"application/json;q=0.{number}")).status == 200
+        assert await page(cluster, f"/apis/none-{number}") is None
+    assert len(cluster.extensions._pages) <= 256
 
 
 def test_discovery_in_both_forms_says_the_same():
@@ -157,56 +160,6 @@ async def test_pages_know_their_etag(cluster):
     etag = dict(first.headers)[b"etag"].decode()
     assert (await page(cluster, "/apis", AGGREGATED.format("v2"), if_none_match=etag)).status == 304
     assert (await page(cluster, "/healthz")).body == b"ok"
-
-
-# -- SPDY --------------------------------------------------------------------------------------------------------
-class SpdyClient:
-    """The client's half of a session, enough to test the server's."""
-
-    def __init__(self) -> None:
-        self.deflate = zlib.compressobj(zdict=DICTIONARY)
-        self.inflate = zlib.decompressobj(zdict=DICTIONARY)
-
-    def open(self, number: int, **headers: str) -> bytes:
-        block = struct.pack("!I", len(headers))
-        for name, value in headers.items():
-            block += struct.pack("!I", len(name)) + name.encode() + struct.pack("!I", len(value)) + value.encode()
-        packed = self.deflate.compress(block) + self.deflate.flush(zlib.Z_SYNC_FLUSH)
-        body = struct.pack("!IIH", number, 0, 0) + packed
-        return struct.pack("!HHI", 0x8003, 1, len(body)) + body
-
-
-def test_the_dictionary_is_that_of_the_draft():
-    assert zlib.adler32(DICTIONARY) == 0xE3C6A7C2
-
-
-async def test_streams_are_opened_read_written_and_closed():
-    connected: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Future()
-    listener = await asyncio.start_server(lambda r, w: connected.set_result((r, w)), "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
-    ours = await connected
-    session = Session(*ours)
-    running = asyncio.create_task(session.run())
-    client = SpdyClient()
-    writer.write(client.open(1, streamtype="error") + client.open(3, streamtype="stdin"))
-    streams = [await anext(aiter_) for aiter_ in [session.streams()] for _ in range(2)]
-    assert [stream.headers for stream in streams] == [{"streamtype": "error"}, {"streamtype": "stdin"}]
-    for number in (1, 3):
-        kind, size = struct.unpack("!II", await reader.readexactly(8))
-        assert kind == 0x80030002
-        assert struct.unpack("!I", (await reader.readexactly(size))[:4])[0] == number
-    writer.write(struct.pack("!II", 3, 5) + b"hello" + struct.pack("!II", 3, 1 << 24))
-    assert (await streams[1].read(), await streams[1].read(), await streams[1].read()) == (b"hello", b"", b"")
-    await streams[0].write(b"done")
-    await streams[0].close()
-    assert await reader.readexactly(20) == struct.pack("!II", 1, 4) + b"done" + struct.pack("!II", 1, 1 << 24)
-    ping = struct.pack("!HHI", 0x8003, 6, 4) + b"ping"
-    writer.write(ping)
-    assert await reader.readexactly(12) == ping
-    writer.close()
-    await asyncio.wait_for(running, 5)
-    ours[1].close()
-    listener.close()
 
 
 async def test_an_object_applied_as_empty_gives_up_what_it_had(cluster):

@@ -1,4 +1,4 @@
-"""What no client sends: the server answers with an error or hangs up, and goes on serving others."""
+"""Requests that no client sends: the server answers with an error or hangs up, and goes on serving others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kubectl and objects: reading in every form, writing in every way, and being told no."""
+"""kubectl and objects: reading in every form, writing in every way, and refusals."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def player(cluster: Cluster) -> Iterator[Player]:
 
 
 class Scenario(transcripts.Scenario):
-    """What a test of this folder is given."""
+    """The scenario that a test of this folder receives."""
 
     def node(self, base: str, *, labels: Any = None, taints: Any = None, capacity: Any = None) -> str:
         """A played node, ready; its name. It has the label `run` of this scenario."""
@@ -56,7 +56,7 @@ class Scenario(transcripts.Scenario):
 
 @pytest.fixture
 def here(cluster: Cluster, player: Player, request: pytest.FixtureRequest) -> Iterator[Scenario]:
-    """A scenario; at its end what it saw must be what a real cluster showed, or a difference that is told."""
+    """Yield a scenario. At its end, its records must equal a real cluster's, except for the listed differences."""
     if request.node.get_closest_marker("alone") and cluster.kind not in ("embedded", "real"):
         pytest.skip("counts on being alone in the cluster")
     scenario = Scenario(cluster.kubeconfig, cluster.jane, secrets.token_hex(3))

@@ -1,4 +1,4 @@
-"""Who may do what, and how a refusal reads."""
+"""Permissions of users, and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_roles(here):
 
 
 def test_no_more_than_one_has(here):
-    """Nobody gives away rights that he has not."""
+    """No user grants a right that the user lacks."""
     jane = here.ordinary
     may = [{"apiGroups": [RBAC.partition("/")[0]], "resources": ["roles", "rolebindings"], "verbs": ["create", "get"]}]
     here.made(here.at(RBAC, "roles"), {"metadata": {"name": "maker"}, "rules": may})
@@ -134,6 +134,52 @@ def test_tokens(here):
     here.see("it speaks for", mine["status"]["userInfo"]["username"])
     here.see("its groups", mine["status"]["userInfo"]["groups"])
     here.see("and may not", robot.get(here.core("pods")))
+
+
+def test_the_issuer_of_tokens(here):
+    """The documents by which others check tokens, and who may read them."""
+    paths = ("/.well-known/openid-configuration", "/openid/v1/jwks")
+    for path in paths:
+        here.see(f"jane at {path}", here.ordinary.get(path))
+        here.see(f"only JSON at {path}", here.get(path, headers={"Accept": "application/json"}).status)
+        here.see(f"only YAML at {path}", here.get(path, headers={"Accept": "application/yaml"}).status)
+    configuration, keys = (here.get(path, headers={"Accept": "*/*"}) for path in paths)
+    here.see("configuration", sorted(configuration.body))
+    here.see("issuer", configuration["issuer"])
+    here.see("types", [configuration[name] for name in ("response_types_supported", "subject_types_supported")])
+    used = [key["alg"] for key in keys["keys"]]
+    here.see("algorithms are those of the keys", configuration["id_token_signing_alg_values_supported"] == used)
+    here.see("for signatures", [key["use"] for key in keys["keys"]])
+    accounts = here.core("serviceaccounts")
+    here.made(accounts, {"metadata": {"name": "robot"}})
+    token = here.create(f"{accounts}/robot/token", {})["status"]["token"]
+    here.see("a service account", here.bearer(token).get(paths[0]).status)
+
+
+def test_requests_for_tokens(here):
+    accounts = here.core("serviceaccounts")
+    here.made(accounts, {"metadata": {"name": "robot"}})
+    here.made(here.core("secrets"), {"metadata": {"name": "s"}})
+    here.made(here.core("pods"), here.pod("p", schedulerName="nobody"))
+    for name, body in {
+        "nothing": {},
+        "another name": {"metadata": {"name": "other"}},
+        "another namespace": {"metadata": {"namespace": "other"}},
+        "another uid": {"metadata": {"uid": "other"}},
+        "too long": {"spec": {"expirationSeconds": 2**32 + 1}},
+        "for another server": {"spec": {"audiences": ["vault"]}},
+        "bound to a secret": {"spec": {"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "s"}}},
+        "bound to no secret": {"spec": {"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "t"}}},
+        "bound to a map": {"spec": {"boundObjectRef": {"kind": "ConfigMap", "apiVersion": "v1", "name": "s"}}},
+        "bound to a pod of another": {"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}},
+        "another uid of a secret": {
+            "spec": {"boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "s", "uid": "other"}}
+        },
+    }.items():
+        answer = here.create(f"{accounts}/robot/token", body)
+        if "status" in answer.body and isinstance(answer.body["status"], dict):
+            answer.body["status"] = sorted(answer.body["status"])
+        here.see(name, answer)
 
 
 def test_what_pods_are_given(here):

@@ -251,7 +251,7 @@ def test_webhooks_that_are_not_there(here, hook):
     here.see("a wrong configuration", here.create(f"{GROUP}/validatingwebhookconfigurations", wrong))
 
 
-#: What a policy has to see of a subresource, as text that the answer to a refused request shows.
+#: Fields of a subresource that a policy has to see, as text that the answer to a refused request contains.
 SEEN = (
     "request.kind.group + '/' + request.kind.version + ' ' + request.kind.kind + ' of ' + request.resource.resource"
     " + '/' + request.subResource + ' ' + request.operation + ' ' + request.name"

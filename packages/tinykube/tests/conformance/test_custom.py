@@ -1,4 +1,4 @@
-"""Custom resources: what a definition promises, what is kept, defaulted, refused and printed."""
+"""Custom resources: the promises of a definition, and fields that are stored, defaulted, refused and printed."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def test_a_definition_goes_with_its_objects(here):
 
 
 def test_what_is_forgotten(here, served):
-    """A version from before a kind was: who watches from there or pages on starts anew."""
+    """At a version before the kind existed, a client that watches, or asks for the next page, starts again."""
     here.made(served, versioned(served, gadget()))
     with here.watch(served, resourceVersion="1") as events:
         first = next(events)

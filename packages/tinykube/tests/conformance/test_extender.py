@@ -1,4 +1,4 @@
-"""What a scheduler says to an extender, and what it makes of the answers."""
+"""The scheduler's requests to an extender, and its use of the answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.alone
 
 @pytest.fixture
 def extender(here, cluster):
-    """One that lets every node pass, likes none better, and binds."""
+    """Return an extender that lets every node pass, gives all the same score, and binds."""
     here.normal.names[f"127.0.0.1:{cluster.extender_port}"] = "EXTENDER"
     api = Api(cluster.kubeconfig)
     with serving(cluster.extender_port) as running:

@@ -1,4 +1,4 @@
-"""What the Job controller makes of policies about failed and succeeded pods, and what taints make of pods."""
+"""The Job controller's reaction to failed and succeeded pods by policies, and the effect of taints on pods."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_pods_go_gracefully(here):
     here.made(pods, here.pod("unbound", schedulerName="nobody"))
     here.see("an unbound one goes at once", here.delete(f"{pods}/unbound"))
     here.see("gone", here.get(f"{pods}/unbound").status)
-    # Bound to a node that nobody plays.
+    # Bound to a node without a kubelet.
     node = here.name("silent")
     here.made("/api/v1/nodes", {"metadata": {"name": node}})
     here.made(pods, here.pod("bound", nodeName=node, nodeSelector={}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from itertools import islice
 
 CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}}
@@ -36,6 +38,24 @@ def test_pages(here):
     here.see("with a version", here.get(path, **{"limit": 2, "continue": rest, "resourceVersion": "1"}))
     here.see("limit that is none", here.get(path, limit="x"))
     here.see("a selector leaves out the rest's number", here.get(path, limit=1, labelSelector="n")["metadata"])
+
+
+def test_made_up_tokens(here):
+    """Tokens of a list's next page that no server has made."""
+    path = fill(here)
+    for name, token in {
+        "another version of tokens": {"v": "meta.k8s.io/v2", "rv": 1, "start": "a"},
+        "no version": {"v": "meta.k8s.io/v1", "start": "a"},
+        "no start": {"v": "meta.k8s.io/v1", "rv": 1},
+        "a way up": {"v": "meta.k8s.io/v1", "rv": -1, "start": "../other/a"},
+        "two slashes": {"v": "meta.k8s.io/v1", "rv": -1, "start": "a//b"},
+    }.items():
+        text = base64.urlsafe_b64encode(json.dumps(token).encode()).decode().rstrip("=")
+        here.see(name, here.get(path, **{"limit": 2, "continue": text}))
+    now = {"v": "meta.k8s.io/v1", "rv": -1, "start": "b\0"}
+    text = base64.urlsafe_b64encode(json.dumps(now).encode()).decode().rstrip("=")
+    found = here.get(path, **{"limit": 2, "continue": text})
+    here.see("as it is now", {"names": names(found), "metadata": sorted(found["metadata"])})
 
 
 def test_label_selectors(here):
@@ -243,7 +263,7 @@ KINDS = """
 
 
 def test_columns(here):
-    """Of each kind: name, type, format, priority (the descriptions are nobody's business but explain's)."""
+    """Of each kind: name, type, format, priority (only explain reads the descriptions)."""
     for path in KINDS.split():
         found = here.get(path, accept=TABLE, limit=1)
         columns = [[c["name"], c["type"], c["format"], c["priority"]] for c in found.body.get("columnDefinitions", ())]

@@ -114,7 +114,7 @@ def test_dry_run_writes_nothing(here):
 
 
 def test_defaults(here):
-    """What a client gets back of what it did not say."""
+    """The server returns values for fields that the client left out."""
     here.see("pod", here.create(here.core("pods"), here.pod("p", schedulerName="nobody"), dryRun="All"))
     rich = here.pod(
         "rich",

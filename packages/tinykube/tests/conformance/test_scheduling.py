@@ -1,4 +1,4 @@
-"""Where pods go, and what is said of those that go nowhere."""
+"""The nodes of pods, and the messages about pods that fit no node."""
 
 from __future__ import annotations
 

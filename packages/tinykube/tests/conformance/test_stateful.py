@@ -1,4 +1,4 @@
-"""What the controllers make of StatefulSets and ReplicationControllers."""
+"""The controllers of StatefulSets and ReplicationControllers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controllers make of Deployments, DaemonSets and Jobs, and what they say of it."""
+"""The controllers of Deployments, DaemonSets and Jobs, with their conditions and events."""
 
 from __future__ import annotations
 
@@ -193,6 +193,7 @@ def test_a_node_that_goes(here):
     """Its pods go with it; marks that it is not to be used are taints."""
     here.node("other")  # when all are gone, a cluster blames itself and does nothing
     node = here.node("a")
+    here.until(f"/api/v1/nodes/{node}", lambda found: not found["spec"].get("taints"))
     here.see("node", {k: v for k, v in here.get(f"/api/v1/nodes/{node}")["spec"].items() if k != "podCIDR"})
     here.made(here.core("pods"), here.pod("p", nodeName=node))
     here.until(here.core("pods/p"), lambda found: found["status"].get("phase") == "Running")

@@ -60,11 +60,11 @@ def named(value, here):
 
 
 def verdict(answer):
-    """What a client goes by: status, reason, and for each field its reason and message."""
+    """Return the parts of an answer that clients read: status, reason, and for each field its reason and message."""
     if answer.status < 300:
         return {"status": answer.status}
     causes = (answer.body.get("details") or {}).get("causes") or ()
-    # What follows the first line is what changed, as Go prints its own types.
+    # The lines after the first have the change, as Go prints its own types.
     causes = [{**cause, "message": cause["message"].partition("\n")[0]} for cause in causes]
     more = {"causes": causes} if causes else {"message": answer.body["message"]}
     return {"status": answer.status, "reason": answer.body.get("reason"), **more}

@@ -65,7 +65,7 @@ class Cluster:
         )
 
     async def run_pods(self, *pods: dict[str, Any], phase: str = "Running", ready: bool = True) -> None:
-        """What a kubelet would say of them."""
+        """Write the status of pods as a kubelet would."""
         since = self.registry.now()
         condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": since}
         for pod in pods:

@@ -1,4 +1,4 @@
-"""What goes when its owner goes, and in which order; what a namespace is born with and how it ends."""
+"""Objects that are deleted after their owner, and the order; the objects of a new namespace, and its deletion."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_an_owner_in_another_namespace_is_no_owner(cluster):
 
 
 async def test_an_object_without_a_namespace_outlives_owners_that_have_one(cluster):
-    """Such an owner cannot be looked up, so nobody knows whether it is gone."""
+    """Such an owner cannot be looked up, so the controller cannot learn whether it is deleted."""
     owner = await made(cluster, "owner")
     body = configmap("role", owner) | {"rules": []}
     await cluster.create("clusterroles", body)

@@ -188,3 +188,19 @@ async def test_deleting_it_takes_its_pods_along(cluster, propagation):
 @given(st.sets(st.integers(0, 50)))
 def test_index_ranges_read_back(indexes):
     assert parse_indexes(format_indexes(sorted(indexes))) == indexes
+
+
+async def test_a_namespace_with_a_running_job_can_be_deleted(cluster):
+    """The Job may create no other pod there, and releases the one that has ended all the same."""
+    await cluster.create("namespaces", {"metadata": {"name": "going"}})
+    await cluster.node("n1")
+    main = {"name": "main", "image": "app"}
+    template = {"spec": {"restartPolicy": "Never", "nodeName": "n1", "containers": [main]}}
+    await cluster.create("jobs", job(template=template), "going")
+    await cluster.settle()
+    (pod,) = cluster.pods("going")
+    await cluster.registry.delete("namespaces", None, "going")
+    await cluster.settle()
+    await cluster.registry.delete("pods", "going", pod["metadata"]["name"], grace=0)  # its kubelet has ended it
+    await cluster.settle(30)
+    assert cluster.registry.get("namespaces", None, "going") is None

@@ -1,4 +1,4 @@
-"""What failed and succeeded pods mean to a Job with policies: podFailurePolicy, limits of indexes, successPolicy."""
+"""Failed and succeeded pods of a Job with policies: podFailurePolicy, limits of indexes, successPolicy."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def ready(obj):
 
 @pytest.fixture
 async def alive(cluster):
-    """Another node that stays; without any that is ready nobody is evicted."""
+    """Add another node that stays; without a ready node the controller evicts no pod."""
     await cluster.node("alive")
 
     async def go_on():
@@ -92,6 +92,27 @@ async def test_a_node_that_comes_back_loses_its_taints(cluster, alive):
     await cluster.set_status("nodes", node, conditions=[{"type": "Ready", "status": "True"}])
     await cluster.settle()
     assert taints(cluster, "a") == set()
+
+
+async def test_a_new_node_that_is_ready_loses_the_taint_of_its_admission_in_one_write(cluster):
+    await cluster.node("a", taints=[{"key": NOT_READY, "effect": "NoSchedule"}])
+    before = cluster.registry.store.version
+    await cluster.settle()
+    assert taints(cluster, "a") == set()
+    assert cluster.registry.store.version == before + 1
+
+
+async def test_taints_of_users_with_keys_of_conditions_stay(cluster):
+    """The controller's own have the effect NoSchedule; not-ready and unreachable have NoExecute, too."""
+    own = [
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoExecute"},
+        {"key": "node.kubernetes.io/memory-pressure", "effect": "PreferNoSchedule"},
+        {"key": NOT_READY, "effect": "PreferNoSchedule"},
+    ]
+    stale = [{"key": NOT_READY, "effect": "NoExecute"}, {"key": UNREACHABLE, "effect": "NoSchedule"}]
+    await cluster.node("a", taints=[*own, *stale])
+    await cluster.settle()
+    assert taints(cluster, "a") == {(one["key"], one["effect"]) for one in own}
 
 
 async def test_cordon_and_pressure_become_taints_and_others_taints_stay(cluster):

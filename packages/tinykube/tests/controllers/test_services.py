@@ -13,9 +13,9 @@ from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.worker import KeyWorker
 
 
-async def pod(cluster, name, ip, ready=True, **labels):
+async def pod(cluster, name, ip, ready=True, node="", **labels):
     ports = [{"name": "metrics", "containerPort": 9400}]
-    spec = {"containers": [{"name": "m", "image": "x", "ports": ports}]}
+    spec = {"containers": [{"name": "m", "image": "x", "ports": ports}], **({"nodeName": node} if node else {})}
     made = await cluster.create("pods", {"metadata": {"name": name, "labels": labels}, "spec": spec})
     await cluster.run_pods(made, ready=ready)
     await cluster.set_status("pods", made, podIP=ip)
@@ -24,6 +24,10 @@ async def pod(cluster, name, ip, ready=True, **labels):
 
 def endpoints(cluster):
     return cluster.registry.get("endpoints", "default", "web")
+
+
+def slices(cluster):
+    return cluster.registry.list("endpointslices", "default")
 
 
 async def test_endpoints_are_the_ready_pods_behind_a_service(cluster):
@@ -62,18 +66,87 @@ async def test_pods_with_a_subdomain_have_names_below_their_headless_service(clu
         body["spec"] = {"containers": [{"name": "m", "image": "x"}], **more}
         await cluster.run_pods(await cluster.create("pods", body))
     await cluster.settle()
-    found = cluster.registry.get("endpointslices", "default", "peers-slice")
+    (found,) = slices(cluster)
     assert [endpoint.get("hostname") for endpoint in found["endpoints"]] == [None, "web-0"]
     assert found["metadata"]["labels"]["service.kubernetes.io/headless"] == ""
     (subset,) = cluster.registry.get("endpoints", "default", "peers")["subsets"]
     assert [address.get("hostname") for address in subset["addresses"]] == [None, "web-0"]
 
 
-async def test_services_without_a_selector_are_left_alone(cluster):
+async def test_endpoints_of_services_without_a_selector_are_left_alone_and_copied_to_a_slice(cluster):
     await cluster.create("services", {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
-    await cluster.create("endpoints", {"metadata": {"name": "web"}, "subsets": [{"addresses": [{"ip": "1.2.3.4"}]}]})
+    ports = [{"name": "http", "port": 8080}]
+    body = {"metadata": {"name": "web", "labels": {"team": "ml"}}, "subsets": [{"addresses": [{"ip": "1.2.3.4"}]}]}
+    body["subsets"][0]["ports"] = ports
+    await cluster.create("endpoints", body)
     await cluster.settle()
     assert endpoints(cluster)["subsets"][0]["addresses"][0]["ip"] == "1.2.3.4"
+    (made,) = slices(cluster)
+    assert made["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
+    assert made["endpoints"] == [{"addresses": ["1.2.3.4"], "conditions": {"ready": True}}]
+    assert made["metadata"]["labels"] == {
+        "team": "ml",
+        "kubernetes.io/service-name": "web",
+        "endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io",
+    }
+    change = {"subsets": [{"notReadyAddresses": [{"ip": "1.2.3.5"}], "ports": ports}]}
+    await cluster.registry.patch("endpoints", "default", "web", change, "merge")
+    await cluster.settle()
+    (changed,) = slices(cluster)
+    assert changed["metadata"]["name"] == made["metadata"]["name"]
+    assert changed["endpoints"] == [{"addresses": ["1.2.3.5"], "conditions": {"ready": False}}]
+    await cluster.registry.delete("endpoints", "default", "web")
+    await cluster.settle()
+    assert slices(cluster) == []
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        {"annotations": {"control-plane.alpha.kubernetes.io/leader": "{}"}},
+        {"name": "no-such-service"},
+    ],
+)
+async def test_endpoints_that_are_no_pods_are_not_copied(cluster, meta):
+    await cluster.create("services", {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}})
+    subsets = [{"addresses": [{"ip": "1.2.3.4"}], "ports": [{"port": 80}]}]
+    await cluster.create("endpoints", {"metadata": {"name": "web", **meta}, "subsets": subsets})
+    await cluster.settle()
+    assert slices(cluster) == []
+    assert cluster.registry.list("endpoints", "default") != []
+
+
+async def test_what_others_delete_or_change_is_made_again(cluster):
+    spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
+    await cluster.create("services", {"metadata": {"name": "web"}, "spec": spec})
+    await pod(cluster, "one", "10.0.0.1", app="web")
+    await cluster.settle()
+    (before,) = slices(cluster)
+    await cluster.registry.delete("endpointslices", "default", before["metadata"]["name"])
+    await cluster.registry.delete("endpoints", "default", "web")
+    await cluster.settle()
+    (after,) = slices(cluster)
+    assert after["endpoints"] == before["endpoints"]
+    assert endpoints(cluster)["subsets"][0]["addresses"][0]["ip"] == "10.0.0.1"
+    await cluster.registry.patch("endpointslices", "default", after["metadata"]["name"], {"endpoints": []}, "merge")
+    await cluster.settle()
+    assert slices(cluster)[0]["endpoints"] == before["endpoints"]
+
+
+async def test_a_pod_that_is_to_end_is_in_the_slice_until_it_has_ended(cluster):
+    spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
+    await cluster.create("services", {"metadata": {"name": "web"}, "spec": spec})
+    await pod(cluster, "one", "10.0.0.1", node="n1", app="web")
+    await cluster.settle()
+    await cluster.registry.delete("pods", "default", "one", grace=30)
+    await cluster.settle()
+    assert "subsets" not in endpoints(cluster)
+    ((endpoint,),) = [one["endpoints"] for one in slices(cluster)]
+    assert endpoint["conditions"] == {"ready": False, "serving": True, "terminating": True}
+    await cluster.registry.delete("pods", "default", "one", grace=0)
+    await cluster.settle()
+    assert [one["endpoints"] for one in slices(cluster)] == [[]]
 
 
 async def test_a_budget_says_how_many_pods_may_be_disrupted(cluster):

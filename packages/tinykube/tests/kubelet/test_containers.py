@@ -1,4 +1,4 @@
-"""Containers as processes: what they see, how they end, and that they outlive whoever started them."""
+"""Containers as processes: what they see, how they end, and that they outlive the process that started them."""
 
 from __future__ import annotations
 
@@ -354,3 +354,13 @@ def test_paths_are_moved_whole(text: str, expected: str) -> None:
 @given(st.text(alphabet="abc/ -=:", max_size=30))
 def test_text_without_a_mount_in_it_stays(text: str) -> None:
     assert rewrite_paths(text, MOUNTS) == text
+
+
+async def test_a_container_that_says_very_much_fills_no_disk(launcher: Launcher, root: Path) -> None:
+    one = record(root, uuid.uuid4().hex)
+    script = "head -c 36000000 /dev/zero | tr '\\0' 'x' | fold -w 8000; echo; echo end"
+    started = await launcher.start(one, ContainerSpec(argv=("sh", "-c", script), env=ENV), "now")
+    assert (await launcher.wait(started)).code == 0
+    sizes = {path.name.removeprefix(Path(one.log).name): path.stat().st_size for path in Path(one.log).parent.iterdir()}
+    assert set(sizes) == {"", ".1"} and 10 << 20 <= sizes[".1"] <= 11 << 20 and sizes[""] <= 11 << 20
+    assert output(one).splitlines()[-1] == "end"

@@ -253,7 +253,7 @@ async def test_a_restart_zeroes_what_plugins_had_registered_and_nothing_else(api
     )
     await plugin.stop()
     await api.until(lambda: amounts(api) == ("4", "0"))
-    # The kubelet makes allocatable what somebody else says that there is.
+    # The kubelet computes allocatable from a capacity that another client has set.
     assert of_a_rule(api) == ("7", "7")
     await node.stop(leave_containers=True)
     await node.start()

@@ -1,4 +1,4 @@
-"""Ephemeral containers: added to a pod that runs, beside its containers, once."""
+"""Ephemeral containers: added to a running pod, next to its containers, once."""
 
 from __future__ import annotations
 

@@ -164,7 +164,8 @@ async def test_an_end_asks_a_sidecar_that_still_runs(api: Any, make_node: Any) -
     side = f"{wait_for.format('asked')}; touch /w/answered; {wait_for.format('nothing')}"
     side = f"trap 'touch /w/side-ended; exit 0' TERM; {side}"
     asks = f"touch /w/asked; {wait_for.format('answered')}; test ! -e /w/side-ended && touch /w/good"
-    main = "trap 'test -e /w/good && exit 0; exit 1' TERM; while :; do sleep 0.05; done"
+    asks = f"{wait_for.format('trapped')}; {asks}"  # NB: process 1 does not get a SIGTERM that comes before its trap
+    main = "trap 'test -e /w/good && exit 0; exit 1' TERM; touch /w/trapped; while :; do sleep 0.05; done"
     await api.create_pod(
         terminationGracePeriodSeconds=600,
         initContainers=[

@@ -1,4 +1,4 @@
-"""Who holds which device; the checkpoint."""
+"""The holders of devices; the checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kubelet does next, as a table of worlds and plans."""
+"""The kubelet's next steps, as a table of worlds and plans."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinykube.kubelet.logs import Options, last_lines, read_log, render, tail_offset
-from tinykube.kubelet.server import HttpProblem, log_options
+from tinykube.kubelet.requests import HttpProblem
+from tinykube.kubelet.server import log_options
 
 LINES = [f"2026-01-01T00:00:0{n}.5Z stdout F line {n}" for n in range(5)]
 
@@ -90,3 +91,18 @@ def test_queries() -> None:
     assert options == Options(follow=True, tail=3, since=90.0)
     with pytest.raises(HttpProblem):
         log_options({"tailLines": ["x"]}, 0.0)
+
+
+async def test_a_reader_that_follows_goes_on_in_the_next_file(log: Path) -> None:
+    async def rotate() -> AsyncIterator[None]:
+        with log.open("a") as file:
+            file.write("2026-01-01T00:00:05Z stdout F last of the old\n")
+        log.rename(log.with_name("0.log.1"))
+        log.write_text("2026-01-01T00:00:06Z stdout F first of the new\n")
+        yield
+
+    alive = [True, False, False]
+    chunks = [
+        c async for c in read_log(log, Options(follow=True, tail=0), running=lambda: alive.pop(0), changed=rotate)
+    ]
+    assert b"".join(chunks) == b"last of the old\nfirst of the new\n"

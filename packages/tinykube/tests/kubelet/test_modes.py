@@ -1,4 +1,4 @@
-"""What containers may have on a machine: which modes there are, what each keeps and what it leaves out by name."""
+"""Modes of containers on a machine: which modes exist, what each provides, and what it leaves out by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tinykube.kubelet.containers import (
 from tinykube.kubelet.containers.capabilities import capability_mask
 from tinykube.kubelet.containers.launcher import kill_all, readable
 from tinykube.kubelet.containers.modes import Extent, UserIdentity, candidates
-from tinykube.kubelet.containers.records import signal_container
+from tinykube.kubelet.containers.records import end_container, signal_container
 from tinykube.kubelet.containers.rootfs import MachineRoot, isolated_words, plain_words, view
 
 DENIED = Path(__file__).with_name("denied.py")
@@ -50,13 +50,14 @@ MANY = IsolationMode(
     MAPPERS,
 )
 ONE = IsolationMode(Isolation.USER, (Extent(0, 1000, 1),), (Extent(0, 1001, 1),))
+NONE = IsolationMode(Isolation.NONE, own_processes=False)
 
 
 # -- what could work -------------------------------------------------------------------------------------------------
 
 
 def test_an_ordinary_user_with_subordinate_ids_has_many_users() -> None:
-    assert candidates(ANN) == [MANY, ONE, IsolationMode(Isolation.NONE)]
+    assert candidates(ANN) == [MANY, ONE, NONE]
     assert MANY.words == [
         *("unshare", "user"),
         *("map", "uid_map", MAPPERS[0], "0 1000 1 1 100000 65536 65537 300000 5"),
@@ -70,7 +71,7 @@ def test_an_ordinary_user_with_subordinate_ids_has_many_users() -> None:
 )
 def test_without_subordinate_ids_there_is_one_user_and_a_cure(change: dict[str, Any], cure: str) -> None:
     one, none = candidates(msgspec.structs.replace(ANN, **change))
-    assert (one.isolation, one.users, none) == (Isolation.USER, ONE.users, IsolationMode(Isolation.NONE))
+    assert (one.isolation, one.users, none) == (Isolation.USER, ONE.users, NONE)
     assert re.search(cure, one.lacks)
     assert str(one) == f"user namespace, one user ({one.lacks})"
 
@@ -105,7 +106,7 @@ def test_a_user_that_is_not_mapped_is_named_and_left_out() -> None:
 
 
 def test_without_namespaces_a_read_only_root_and_mounts_are_named_too() -> None:
-    spec, lacks = fit(ASKED, IsolationMode(Isolation.NONE))
+    spec, lacks = fit(ASKED, NONE)
     assert not spec.read_only_root
     assert [text.split(" (")[0] for text in lacks] == [
         "user 65532, group 2000, group 3000",
@@ -266,7 +267,7 @@ async def test_another_user_is_ended_like_oneself(launcher: Launcher) -> None:
     signal_container(record, signal.SIGTERM)
     assert (await launcher.wait(record)).code == 3
     record = await begin(launcher, "exec sleep 60", user=1000)
-    signal_container(record, signal.SIGTERM)
+    end_container(record)
     dropped = launcher.mode.isolation is not Isolation.NONE  # by the kernel, for the first process of a namespace
     assert (await launcher.wait(record)).code == 128 + (signal.SIGKILL if dropped else signal.SIGTERM)
     record = await begin(launcher, "exec sleep 60", user=1000)

@@ -16,6 +16,7 @@ from kubekit.errors import Terminal
 from tests.support.until import until
 from tinykube.kubelet.containers import Isolation
 from tinykube.kubelet.containers.launcher import find_mode
+from tinykube.kubelet.podcontainers import lacks_library
 
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
@@ -161,7 +162,7 @@ async def test_a_container_whose_program_is_not_here_says_which_image_lacks_it_a
     ended = (await api.phase("Failed", "before"))["containerStatuses"][0]["state"]["terminated"]
     cure = "gpuplane up --image 'vllm/vllm-openai:v0.9=DIR'"
     assert ended["reason"] == "StartError"
-    for text in (f'image "{image}" is only a name here', 'no "vllm" for it', cure):
+    for text in (f'image "{image}" has no files here', 'no "vllm" for it', cure):
         assert text in ended["message"]
     [event] = await api.until(
         lambda: [e for e in api.registry.list("events", "default") if e["reason"] == "Failed"], "the event"
@@ -191,6 +192,21 @@ async def test_a_container_that_fails_without_the_libraries_of_its_image_says_so
     assert event["message"].endswith(f"gpuplane up --image '{image}=DIR'")
 
 
+@pytest.mark.parametrize(
+    ("code", "log_end", "lacks"),
+    [
+        (1, "ModuleNotFoundError: No module named 'tensorflow'\n", True),
+        (1, "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory\n", True),
+        (127, "sh: 1: vllm: not found\n", True),
+        (0, "warning: ImportError was caught\n", False),
+        (1, "ZeroDivisionError: division by zero\n", False),
+        (137, "", False),
+    ],
+)
+def test_the_image_is_blamed_only_for_what_it_lacks(code: int, log_end: str, lacks: bool) -> None:
+    assert lacks_library(code, log_end) is lacks
+
+
 async def test_a_container_that_only_waits_says_so(api: Any, make_node: Any) -> None:
     await make_node()
     await api.create_pod(containers=[{"name": "c", "image": "nginx:1.27"}, shell("sleep 60") | {"name": "d"}])
@@ -198,7 +214,7 @@ async def test_a_container_that_only_waits_says_so(api: Any, make_node: Any) -> 
     await api.until(lambda: "StandIn" in api.reasons())
     [event] = [e for e in api.registry.list("events", "default") if e["reason"] == "StandIn"]
     assert event["type"] == "Normal"
-    assert event["message"].startswith('Container c serves nothing: image "nginx:1.27" is only a name here')
+    assert event["message"].startswith('Container c serves nothing: image "nginx:1.27" has no files here')
 
 
 async def test_an_image_has_its_directories_and_variables(api: Any, make_node: Any, tmp_path: Path) -> None:
@@ -244,24 +260,51 @@ time.sleep(1000)
 """
 
 
-async def test_servers_of_an_image_listen_on_the_address_of_their_pod(
-    api: Any, make_node: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """So two pods of one machine may listen on the same ports."""
+@pytest.fixture
+def own_address(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """Return an image of Python whose servers and clients use the address of their pod."""
     request.addfinalizer(lambda: IMAGES.map({}))
-    node = await make_node()
     (tmp_path / "app" / "bin").mkdir(parents=True)
     (tmp_path / "app" / "image.toml").write_text('entrypoint = ["{python}"]\nown_address = true\n')
     IMAGES.map({"example.com/app:*": str(tmp_path / "app")})
+    return "example.com/app:1"
+
+
+async def test_servers_of_an_image_listen_on_the_address_of_their_pod(
+    api: Any, make_node: Any, own_address: str
+) -> None:
+    """Two pods of one machine may listen on the same port, since each has its own address."""
+    node = await make_node()
     with socket.create_server(("127.0.0.1", 0)) as four, socket.create_server(("127.0.0.1", 0)) as six:
         ports = [str(each.getsockname()[1]) for each in (four, six)]
     args = ["-c", LISTEN, *ports]
     for name in ("one", "two"):
-        await api.create_pod(name, containers=[{"name": "c", "image": "example.com/app:1", "args": args}])
+        await api.create_pod(name, containers=[{"name": "c", "image": own_address, "args": args}])
         await api.phase("Running", name)
         await until(lambda name=name: node.log(name).endswith("127.0.0.1\n"), seen=lambda name=name: node.log(name))
         address = api.status(name)["podIP"]
         assert node.log(name).split()[-4:] == [address, f"::ffff:{address}", "0.0.0.0", "127.0.0.1"]
+
+
+CONNECT = """
+import socket, sys
+for host, port in (("127.0.0.1", sys.argv[1]), ("127.99.0.5", sys.argv[2])):
+    with socket.create_connection((host, int(port))) as connection:
+        print(connection.getsockname()[0], flush=True)
+"""
+
+
+async def test_clients_of_an_image_are_seen_at_the_address_of_their_pod(
+    api: Any, make_node: Any, own_address: str
+) -> None:
+    node = await make_node()
+    with socket.create_server(("127.0.0.1", 0)) as own, socket.create_server(("127.99.0.5", 0)) as other:
+        ports = [str(each.getsockname()[1]) for each in (own, other)]
+        args = ["-c", CONNECT, *ports]
+        spec = {"name": "c", "image": own_address, "args": args}
+        await api.create_pod("one", restartPolicy="Never", containers=[spec])
+        await api.phase("Succeeded", "one")
+    assert node.log("one").split() == ["127.0.0.1", api.status("one")["podIP"]]
 
 
 async def test_a_missing_config_map_is_waited_for(api: Any, make_node: Any, clock: Any) -> None:
@@ -297,12 +340,11 @@ async def test_a_mounted_config_map_follows_its_object(api: Any, make_node: Any)
 
 async def test_deletion_asks_first_and_then_kills(api: Any, make_node: Any) -> None:
     node = await make_node()
-    await api.create_pod(
-        "polite", containers=[shell("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done")]
-    )
+    polite = shell("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+    await api.create_pod("polite", containers=[polite], terminationGracePeriodSeconds=600)
     await api.create_pod("stubborn", containers=[shell("trap '' TERM; while :; do sleep 0.05; done")])
-    await api.phase("Running", "polite")
     await api.phase("Running", "stubborn")
+    await until(lambda: node.log("polite") == "up\n")  # NB: process 1 does not get a SIGTERM that comes before its trap
     deleted: dict[str, Any] = {}
     api.registry.subscribe(
         "pods", lambda kind, obj, old: deleted.update({obj["metadata"]["name"]: obj}) if kind == "DELETED" else None

@@ -1,4 +1,4 @@
-"""What the runtimes make of their configuration, and what they inject."""
+"""The runtimes' reading of their configuration, and the devices and files that they inject."""
 
 from __future__ import annotations
 

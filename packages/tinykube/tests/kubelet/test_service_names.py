@@ -1,4 +1,4 @@
-"""How pods find Services: by variables, and by name."""
+"""Pods find Services by variables, and by name."""
 
 from __future__ import annotations
 

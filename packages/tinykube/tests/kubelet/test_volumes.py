@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tinykube.kubelet.atomicfiles import VolumeFile
 from tinykube.kubelet.pod import HostPath, KeyToPath, SpecContainer
 from tinykube.kubelet.volumes import (
-    VolumeFile,
     VolumeUnready,
     container_mounts,
     host_path,
     inside_root,
     keyed_files,
-    write_files,
 )
 
 
@@ -82,13 +81,6 @@ def test_links_are_followed_as_in_a_chroot(tmp_path: Path) -> None:
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
     assert inside_root(tmp_path, "/var/run/x") == tmp_path / "run/x"
-
-
-def test_files_are_replaced_and_removed(tmp_path: Path) -> None:
-    write_files(tmp_path / "v", {"a": VolumeFile(b"1", 0o644), "d/b": VolumeFile(b"2", 0o400)})
-    write_files(tmp_path / "v", {"a": VolumeFile(b"3", 0o644)})
-    assert [p.relative_to(tmp_path).as_posix() for p in sorted((tmp_path / "v").rglob("*"))] == ["v/a"]
-    assert (tmp_path / "v/a").read_bytes() == b"3"
 
 
 def test_items_choose_and_rename() -> None:

@@ -1,4 +1,4 @@
-"""The incremental cache always says what a cache built anew from the same nodes and pods says."""
+"""The incremental cache always equals a new cache that is built from the same nodes and pods."""
 
 from __future__ import annotations
 

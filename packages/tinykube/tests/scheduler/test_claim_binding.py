@@ -1,4 +1,4 @@
-"""What becomes of claims when the scheduler ends between its writes, or a Binding fails."""
+"""Claims whose scheduler ends between its writes, or whose pod's Binding fails."""
 
 from __future__ import annotations
 
@@ -122,6 +122,9 @@ class RefusesBindings:
     def __init__(self, *, leaving: bool = False) -> None:
         self.refused = 0
         self._leaving = leaving
+
+    def restrict(self, request: Any) -> None:
+        pass
 
     def wanted(self, info: Any, operation: str, subresource: str) -> bool:
         return subresource == "binding" or (self._leaving and info.plural == "resourceclaims")

@@ -1,4 +1,4 @@
-"""Which nodes have the devices that a pod claims, and which devices it gets."""
+"""Nodes that have the devices of a pod's claims, and the devices that the pod gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes a pod may go to, and the words for those it may not."""
+"""Nodes that a pod may run on, and the messages for the other nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods give way to a more important one."""
+"""Pods that are evicted for a pod of higher priority."""
 
 from __future__ import annotations
 

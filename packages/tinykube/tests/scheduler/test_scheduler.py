@@ -221,7 +221,7 @@ async def test_pods_spread_over_equal_nodes(start):
 
 # -- extenders ---------------------------------------------------------------------------------------------------------
 class ExtenderServer:
-    """An extender that answers what it is told and remembers what it was asked."""
+    """An extender that returns the answers of the test and records its requests."""
 
     def __init__(self):
         self.asked = []

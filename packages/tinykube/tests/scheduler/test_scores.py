@@ -1,4 +1,4 @@
-"""Which of the feasible nodes is chosen."""
+"""The choice among the feasible nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes a pod's volumes allow, the words for the others, and the choice of volumes for claims without one."""
+"""Nodes that a pod's volumes allow, the messages for the other nodes, and the choice of volumes for unbound claims."""
 
 from __future__ import annotations
 

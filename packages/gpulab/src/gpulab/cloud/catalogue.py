@@ -62,7 +62,7 @@ def instance_machine(name: str) -> NodeMachine:
 def instance_kubelet(name: str) -> KubeletSettings:
     """Return the settings of the kubelet of a type: the reservations of EKS, and as many pods as it has addresses for.
 
-    What the hypervisor takes of the memory is reserved as well, since the machine has all of the data sheet's.
+    The hypervisor's part of the memory is reserved as well, since the machine has all of the data sheet's.
     """
     found = cloud_types()[name]
     free = allocatable(found)

@@ -5,7 +5,7 @@ Invariants:
 - A launch with the client token of an earlier one launches nothing: it has the answer of the earlier one.
 - An instance is terminated only when its machine is off.
 - Requests of the cloud itself have no faults.
-- What a request changed is kept on disk before it is answered.
+- A change is on disk before its request is answered.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ def read_state(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except Exception as error:  # pickle raises whatever a class that has changed raises
-        log.warning("what was kept cannot be read, so the cloud begins again: %s", error)
+        log.warning("the stored state cannot be read, so the cloud begins again: %s", error)
         return None
     if parts.get("moto") != version("moto"):
-        log.warning("another version of moto kept the cloud, so it begins again")
+        log.warning("another version of moto wrote the stored state, so the cloud begins again")
         return None
     return parts

@@ -23,7 +23,7 @@ from gpulab.up import MACHINE_ROOT, directory_of, make_images
 from gpulab.watching import node_is_ready, watching
 from gpuplane import names
 from gpuplane.api.gpunode import GPUNode, StageName, StageState
-from gpuplane.cli.install import apply
+from gpuplane.cli.install_objects import apply
 from gpuplane.cli.status_reading import Follower
 from gpuplane.cli.terminal import Console
 from gpuplane.explain.answer import explain

@@ -25,7 +25,7 @@ from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.api.karpenter import POOL_LABEL, Provisioner
 from gpuplane.api.nodeclaim import NodeClaim
 from gpuplane.autoscaler.catalogue import SPOT
-from gpuplane.cli.install import apply
+from gpuplane.cli.install_objects import apply
 from gpuplane.operator.autoscaler_install import AutoscalerInstall
 from gpuplane.operator.installation import installation
 from kubekit.api.core import Node, Pod

@@ -1,6 +1,6 @@
 """Tells the story: starts the cluster, prepares machines, runs a GPU pod, and shows how trouble looks.
 
-Every figure at the end was measured in this run and compared with its promise. Exit code 1: a promise was not kept, or
+Every figure at the end was measured in this run and compared with its promise. Exit code 1: a promise was not met, or
 an act was not done. The cluster stays up, to look at.
 """
 

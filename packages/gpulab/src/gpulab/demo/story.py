@@ -99,7 +99,7 @@ def stage_times(nodes: Sequence[NodeView]) -> list[str]:
 
 
 def verdict_line(promises: Sequence[Promise], seconds: float, screen: Console) -> str:
-    """`✓ the whole story in 18.2s`, or how many promises were not kept."""
+    """`✓ the whole story in 18.2s`, or how many promises were not met."""
     broken = [promise.name for promise in promises if not promise.kept]
     if not broken:
         return f"{screen.paint(screen.glyph('good'), 'good')} the whole story in {seconds:.1f}s"

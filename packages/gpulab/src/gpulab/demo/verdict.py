@@ -3,7 +3,7 @@
 Invariants:
 
 - Every line of the summary is a `Promise`, so no line claims success without a comparison.
-- A promise that was never measured is not kept.
+- A promise that was never measured is not met.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Promise(msgspec.Struct, frozen=True, rename="camel"):
-    """One line of the summary: what was promised, of which object, how it came out, and whether it was kept."""
+    """One line of the summary: what was promised, of which object, how it came out, and whether it was met."""
 
     name: str
     which: str

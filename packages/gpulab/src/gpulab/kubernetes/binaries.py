@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -123,6 +123,21 @@ def built(name: str) -> bool:
     return all((directory(name) / program).is_file() for program in SETS[name].programs.values())
 
 
+def missing(name: str) -> tuple[str, ...]:
+    """Return the programs of a set that an interrupted build, or none, has left to build."""
+    if built(name):
+        return ()
+    begun = _begun(directory(name))
+    return tuple(program for program in SETS[name].programs.values() if not (begun / program).exists())
+
+
+def build_all(names: Sequence[str], progress: Callable[[str], None] = lambda _: None) -> None:
+    """Build sets, see `build`; the lines of progress number the programs of all of them."""
+    steps = _Steps(sum(len(missing(name)) for name in names))
+    for name in names:
+        _build(name, progress, steps)
+
+
 def build(name: str, progress: Callable[[str], None] = lambda _: None) -> Path:
     """Return the directory with a set's programs; they are built when they are missing, which takes minutes.
 
@@ -131,6 +146,28 @@ def build(name: str, progress: Callable[[str], None] = lambda _: None) -> Path:
 
     Raises Unavailable: no Go, no module proxy, or the compiler's error.
     """
+    return _build(name, progress, _Steps(len(missing(name))))
+
+
+class _Steps:
+    """The number of the program that is being built, of all that are built: `2 of 5`."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._number = 0
+
+    def next(self) -> str:
+        # Another command may have built some meanwhile, or thrown the begun ones away.
+        self._number += 1
+        return f"{self._number} of {max(self._count, self._number)}"
+
+
+def _begun(place: Path) -> Path:
+    """Return the directory of a set that is not whole yet."""
+    return place.with_name(f".{place.name}.new")
+
+
+def _build(name: str, progress: Callable[[str], None], steps: _Steps) -> Path:
     if built(name):
         return directory(name)
     place = directory(name)
@@ -139,11 +176,11 @@ def build(name: str, progress: Callable[[str], None] = lambda _: None) -> Path:
         if built(name):
             return place
         go = find_go(cache().with_name("go"), progress)
-        new = place.with_name(f".{place.name}.new")
+        new = _begun(place)
         new.mkdir(exist_ok=True)
         for path, program in SETS[name].programs.items():
             if not (new / program).exists():
-                _compile(go, name, path, new / program, progress)
+                _compile(go, name, path, new / program, progress, steps.next())
         shutil.rmtree(place, ignore_errors=True)
         new.rename(place)
     return place
@@ -157,11 +194,11 @@ def _alone(place: Path) -> Iterator[None]:
         yield
 
 
-def _compile(go: str, name: str, path: str, output: Path, progress: Callable[[str], None]) -> None:
-    """Write a program whole or not at all. Raises Unavailable."""
+def _compile(go: str, name: str, path: str, output: Path, progress: Callable[[str], None], step: str) -> None:
+    """Write a program whole or not at all; `step` is its number, such as `2 of 5`. Raises Unavailable."""
     module, number, partly = MODULES / SETS[name].module, version(name), output.with_name(f".{output.name}")
     program = f"{output.name} {number}"
-    progress(f"building {program}")
+    progress(f"building {program} ({step})")
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as errors:
         command = [go, *_verb(output.name), *_flags(name), "-o", str(partly), path]
@@ -169,7 +206,7 @@ def _compile(go: str, name: str, path: str, output: Path, progress: Callable[[st
             command, cwd=module, env=_environment(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
         ) as compiler:
             while (code := _ended(compiler)) is None:
-                progress(f"building {program}: {time.monotonic() - began:.0f} s so far")
+                progress(f"building {program} ({step}): {time.monotonic() - began:.0f} s so far")
         errors.seek(0)
         said = errors.read()
     if code:

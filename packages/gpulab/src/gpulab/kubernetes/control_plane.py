@@ -31,11 +31,12 @@ import msgspec
 
 from gpulab.kubernetes import binaries, networks, pki
 from kubekit.errors import NoAnswer, Terminal
+from tinykube.aggregation.front_proxy import AUTHORITY, CLIENT_NAME
+from tinykube.apiserver.addresses import DEFAULT_RANGE, ServiceRange
 from tinykube.cluster import processes
 from tinykube.cluster.directory import RunningProcess
 
 HOST: Final = "127.0.0.1"
-SERVICES: Final = "10.96.0.0/16"
 API_SERVER: Final = "kube-apiserver"
 PARTS: Final = ("etcd", API_SERVER, "kube-controller-manager", "kube-scheduler")
 SETS: Final = ("etcd", "kubernetes")
@@ -71,6 +72,7 @@ class ControlPlane:
         port: of the API server; 0 takes a free one.
         grace_seconds: how long a node may be silent; 0 for a day with fake nodes, else for Kubernetes' own.
         tokens: a file of tokens, see `pki.write_tokens`.
+        services: the range of the addresses of Services.
     """
 
     def __init__(
@@ -86,12 +88,14 @@ class ControlPlane:
         port: int = 0,
         grace_seconds: float = 0.0,
         tokens: Path | None = None,
+        services: ServiceRange = DEFAULT_RANGE,
     ) -> None:
         self.directory = directory
         self.pki = pki or directory / "pki"
         self.logs = logs or directory / "logs"
         self.grace_seconds = grace_seconds
         self.tokens = tokens
+        self.services = services
         self.fake_nodes = fake_nodes
         self.scheduler_config = scheduler_config
         self.features = features
@@ -144,7 +148,7 @@ class ControlPlane:
 
     # -- life ------------------------------------------------------------------------------------------------------
     def start(self, progress: Progress = lambda _: None) -> None:
-        """Starts what does not run, and returns when the API server is ready. What an earlier run left goes on.
+        """Starts what does not run, and returns when the API server is ready. Processes of an earlier run go on.
 
         Raises Unavailable when the programs cannot be built; Terminal with the log's last line when one ends.
         """
@@ -161,7 +165,7 @@ class ControlPlane:
         """Make the directories, and the certificates and kubeconfigs that are missing."""
         for path in (self.directory, self.logs):
             path.mkdir(parents=True, exist_ok=True)
-        pki.ensure(self.pki, (self.host_address,))
+        pki.ensure(self.pki, (self.host_address, self.services.api_server))
         for name in pki.CLIENTS:
             pki.kubeconfig(self.pki, name, self.url)
 
@@ -193,7 +197,7 @@ class ControlPlane:
         self._save()
 
     def stop(self, *, keep: bool = False) -> None:
-        """Ends everything; the directory goes too, unless it is to be kept."""
+        """Ends all processes, and deletes the directory unless `keep`."""
         for part in reversed(PARTS):
             if part in self.state.running:
                 self.kill(part)
@@ -203,7 +207,8 @@ class ControlPlane:
 
     # -- flags -----------------------------------------------------------------------------------------------------
     def _etcd(self) -> list[str]:
-        client, peer = (f"http://{HOST}:{self.state.ports[name]}" for name in ("etcd", "etcd-peer"))
+        client, peer = (f"https://{HOST}:{self.state.ports[name]}" for name in ("etcd", "etcd-peer"))
+        keys = self.pki / pki.ETCD
         return [
             f"--data-dir={self.directory / 'etcd'}",
             f"--listen-client-urls={client}",
@@ -211,6 +216,17 @@ class ControlPlane:
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
+            *(
+                f"--{prefix}{flag}"
+                for prefix in ("", "peer-")
+                for flag in (
+                    f"cert-file={keys / 'apiserver.crt'}",
+                    f"key-file={keys / 'apiserver.key'}",
+                    f"trusted-ca-file={keys / 'ca.crt'}",
+                    "client-cert-auth",
+                )
+            ),
+            "--enable-grpc-gateway=false",  # it would be a client without a certificate
             "--unsafe-no-fsync",  # a test's cluster need not survive this machine's power failure
             "--log-level=warn",
         ]
@@ -218,7 +234,10 @@ class ControlPlane:
     def _kube_apiserver(self) -> list[str]:
         pki_dir = self.pki
         return [
-            f"--etcd-servers=http://{HOST}:{self.state.ports['etcd']}",
+            f"--etcd-servers=https://{HOST}:{self.state.ports['etcd']}",
+            f"--etcd-cafile={pki_dir / pki.ETCD / 'ca.crt'}",
+            f"--etcd-certfile={pki_dir / pki.ETCD / f'{pki.ETCD_CLIENT}.crt'}",
+            f"--etcd-keyfile={pki_dir / pki.ETCD / f'{pki.ETCD_CLIENT}.key'}",
             f"--secure-port={self.state.ports['kube-apiserver']}",
             # A machine is in a network of its own.
             f"--bind-address={HOST if self.fake_nodes else '0.0.0.0'}",
@@ -235,10 +254,17 @@ class ControlPlane:
             f"--service-account-key-file={pki_dir / 'sa.pub'}",
             f"--service-account-signing-key-file={pki_dir / 'sa.key'}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-cluster-ip-range={SERVICES}",
+            f"--service-cluster-ip-range={self.services.network}",
             f"--kubelet-client-certificate={pki_dir / 'kube-apiserver-kubelet-client.crt'}",
             f"--kubelet-client-key={pki_dir / 'kube-apiserver-kubelet-client.key'}",
             "--kubelet-preferred-address-types=InternalIP",
+            f"--requestheader-client-ca-file={pki_dir / AUTHORITY}",
+            f"--requestheader-allowed-names={CLIENT_NAME}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={pki_dir / CLIENT_NAME}.crt",
+            f"--proxy-client-key-file={pki_dir / CLIENT_NAME}.key",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             *((f"--token-auth-file={self.tokens}",) if self.tokens is not None else ()),

@@ -97,7 +97,7 @@ def _mount(config: dict[str, Any]) -> None:
     os.chdir("/")
     run("umount", "-l", "/mnt")
     run("mount", "--make-rshared", "/")  # as systemd does: operands' mounts reach the machine
-    # What an operand mounts below /machine/var/lib is below /var/lib too, where containerd finds it.
+    # Mounts of an operand below /machine/var/lib are below /var/lib too, where containerd finds them.
     run("mount", "--rbind", "/var/lib", f"/{MACHINE}/var/lib")
     # The hardware's state is a mount of its own, so that a container whose host is read-only can still talk to GPUs.
     Path("/var/lib/simgpu").mkdir(exist_ok=True)

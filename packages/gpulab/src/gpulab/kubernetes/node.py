@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from gpulab.kubernetes import binaries, configuration, init, pki
-from gpulab.kubernetes.control_plane import SERVICES, ControlPlane, spawn
+from gpulab.kubernetes.control_plane import ControlPlane, spawn
 from gpulab.kubernetes.unavailable import Unavailable
 from gpulab.watching import node_is_ready, watching
 from kubekit.api.core import Node
@@ -42,7 +42,7 @@ _UNIFIED: Final = Path("/sys/fs/cgroup/unified")  # runc makes the cgroups of co
 MACHINE: Final = "l4-ubuntu24"
 MACHINE_SETS: Final = ("containerd", "kube-proxy")
 """The sets of programs of a machine, besides those of the control plane, which have its kubelet."""
-# What simulated machines carry as stand-ins and here would hide the real programs.
+# Stand-ins of simulated machines, which would hide the real programs here.
 STAND_INS: Final = (
     *("usr/bin/runc", "usr/bin/containerd", "usr/bin/crun", "usr/bin/conmon", "usr/bin/uname"),
     *(f"usr/bin/{name}" for name in NVIDIA_RUNTIMES),
@@ -155,7 +155,7 @@ class KubernetesNode:
             "address": self.address,
             "interface": "eth0",
             "gateway": self.plane.host_address,
-            "services_network": SERVICES,
+            "services_network": self.plane.services.network,
             "neighbours": self._neighbours,
             "cpus": hardware.cpus,
             "boot_id": str(uuid.uuid4()),

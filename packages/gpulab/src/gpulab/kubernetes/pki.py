@@ -1,5 +1,8 @@
 """Keys and certificates of a real cluster: one authority, the API server's certificate, one for each client.
 
+etcd has an authority of its own: it answers any client with a certificate of it, and pods and other users of the
+machine reach its port.
+
 The authority and the server's certificate are made as for the embedded cluster; clients are known by the common name
 and organisation of theirs, as Kubernetes' documentation lists them (PKI certificates and requirements).
 """
@@ -17,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from kubekit.kube.certificates import CLIENT, SERVER, KeyPair, Validity, issue, load
+from tinykube.aggregation import FrontProxy
 from tinykube.apiserver import certificates
 from tinykube.cluster.directory import Tokens
 from tinykube.kubelet.server import CallerCertificate
@@ -29,14 +33,21 @@ CLIENTS: Final = {
     KUBELETS_CALLER: (KUBELETS_CALLER, "system:masters"),
 }
 TOKENS: Final = "tokens.csv"
-SERVICE_ADDRESS: Final = "10.96.0.1"
+ETCD: Final = "etcd"  # the directory of its certificates, below the cluster's
+ETCD_CLIENT: Final = "kube-apiserver-etcd-client"
 
 
 def ensure(directory: Path, addresses: tuple[str, ...] = ()) -> None:
-    """Makes what is missing in `directory`: ca, apiserver, sa (service accounts' signing key), and CLIENTS' files."""
-    certificates.ensure(directory, (SERVICE_ADDRESS, *addresses))
+    """Makes what is missing in `directory`: ca, apiserver, sa (service accounts' signing key), and CLIENTS' files.
+
+    The files of the front proxy, by which aggregated API servers know this one, are there too.
+    """
+    certificates.ensure(directory, addresses)
     for name, (user, group) in CLIENTS.items():
         client(directory, name, user, group)
+    FrontProxy(directory)
+    certificates.ensure(directory / ETCD)
+    client(directory / ETCD, ETCD_CLIENT, ETCD_CLIENT)
     if not (directory / "sa.key").exists():
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         public = key.public_key().public_bytes(
@@ -50,6 +61,11 @@ def ensure(directory: Path, addresses: tuple[str, ...] = ()) -> None:
 def client(directory: Path, name: str, user: str, group: str = "") -> None:
     """A client's `name.crt` and `name.key`, made when they are missing."""
     _issued(directory, name, lambda authority: issue(authority, user, _whole(authority), group=group, usages=(CLIENT,)))
+
+
+def server(directory: Path, name: str, hosts: tuple[str, ...]) -> None:
+    """A server's `name.crt` and `name.key`, made when they are missing."""
+    _issued(directory, name, lambda authority: issue(authority, name, _whole(authority), hosts=hosts, usages=(SERVER,)))
 
 
 def kubelet_caller(directory: Path, node: str) -> CallerCertificate:

@@ -35,7 +35,8 @@ from tinykube.kubelet.kubelet import read_cluster
 from tinykube.kubelet.machine import ClusterAccess
 from tinykube.kubelet.node import LEASE_NAMESPACE, LEASE_SECONDS, KubeletFacts, node_labels, node_status
 from tinykube.kubelet.pod import KubeletPod
-from tinykube.kubelet.server import CallerCertificate, HttpProblem, KubeletBackend, KubeletServer, LogFile
+from tinykube.kubelet.requests import HttpProblem
+from tinykube.kubelet.server import CallerCertificate, KubeletBackend, KubeletServer, LogFile
 
 log = logging.getLogger("gpulab.light-nodes")
 
@@ -100,7 +101,13 @@ class LightNodes:
         self.processes = Processes(directory, self._watching, cluster)
         self.directory = directory
         self._server = KubeletServer(
-            KubeletBackend(log_file=self._log_file, exec_command=_no_exec, pods=lambda: b"{}", now=self.clock),
+            KubeletBackend(
+                log_file=self._log_file,
+                exec_command=_no_exec,
+                forward_host=self._forward_host,
+                pods=lambda: b"{}",
+                now=self.clock,
+            ),
             token,
             caller,
         )
@@ -185,6 +192,7 @@ class LightNodes:
             # Of an earlier process: what its plugins offered is gone until ours offer it again.
             standing = await self.client.get(Node, node.name)
             gone = {r: "0" for r in standing.status.capacity if "/" in r and r not in facts.devices}
+            status = node_status(facts, self.now(), standing.status.conditions)
             status = {**status, "capacity": status["capacity"] | gone, "allocatable": status["allocatable"] | gone}
             await self.client.patch(Node, node.name, {"status": status}, None, "strategic", "status")
         await self._renew_one(node)
@@ -214,7 +222,8 @@ class LightNodes:
             await _until_done(self._write_status, node)
 
     async def _write_status(self, node: LightNode) -> None:
-        status = node_status(node.facts(), self.now())
+        standing = self.client.hubs.of(Node).informer.get(node.name)
+        status = node_status(node.facts(), self.now(), standing.status.conditions if standing is not None else ())
         body = {"status": {key: status[key] for key in ("capacity", "allocatable", "conditions")}}
         try:
             await self.client.patch(Node, node.name, body, None, "strategic", "status")
@@ -290,6 +299,13 @@ class LightNodes:
                 path = log_path(pod.node.root, pod.pod, container, attempt)
                 return LogFile(path, partial(_may_grow, pod, container, path))
         raise HttpProblem(404, f'pod "{name}" or its container "{container}" not found')
+
+    def _forward_host(self, namespace: str, name: str) -> str:
+        for pod in self.pods.values():
+            meta = pod.pod.metadata
+            if (meta.namespace, meta.name) == (namespace, name):
+                return pod.address
+        raise HttpProblem(404, f'pod "{name}" not found')
 
 
 def _may_grow(pod: LightPod, container: str, path: Path) -> bool:

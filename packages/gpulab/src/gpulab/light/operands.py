@@ -1,4 +1,4 @@
-"""The production operands inside a light node's pods: which coroutine a container is, and the world it is given."""
+"""The production operands inside a light node's pods: which coroutine runs a container, and the world that it gets."""
 
 from __future__ import annotations
 

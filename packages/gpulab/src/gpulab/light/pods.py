@@ -50,7 +50,7 @@ class LightPod:
         self._written: dict[str, Any] | None = None
         self._failure: tuple[str, str] | None = None
         self._begun = nodes.clock()
-        self._address = "127.0.0.1"
+        self.address = "127.0.0.1"
 
     def update(self, pod: KubeletPod) -> None:
         # Our own status write comes back as an event; only what changes the plan is worth a look.
@@ -150,7 +150,7 @@ class LightPod:
                 return
             self._running[name] = asyncio.create_task(self._await_end(name, work), name=f"{self.pod.metadata.name}")
         elif is_program(container):
-            self._address = self.nodes.processes.address(self.pod.metadata.uid)
+            self.address = self.nodes.processes.address(self.pod.metadata.uid)
             self._running[name] = asyncio.create_task(self._await_process(container, attempt))
         elif _VECTOR_ADD in image.entrypoint or (container in self.pod.spec.init_containers and not container.sidecar):
             if _VECTOR_ADD in image.entrypoint:
@@ -229,7 +229,7 @@ class LightPod:
             now=self.nodes.clock(),
             started_at=self._begun,
             host_ip="127.0.0.1",
-            pod_ip=self._address,
+            pod_ip=self.address,
             runtime=self.node.machine.runtime,
             failure=self._failure,
         )

@@ -31,7 +31,7 @@ _TERM_SECONDS = 2.0
 
 
 class Processes:
-    """The processes of all light nodes. What an earlier process of light nodes left is ended first."""
+    """The processes of all light nodes. Processes that an earlier run left are ended first."""
 
     def __init__(self, directory: Path, client: Client, cluster: ClusterAccess) -> None:
         self._client = client

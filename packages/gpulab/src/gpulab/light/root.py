@@ -1,7 +1,7 @@
 """The file systems of light nodes: the part of a machine that operands read, in as few files as that takes.
 
-What only a process would need (libraries, tools, devices) is left out, and files that are never written in place are
-hard links to one copy: five thousand nodes are made in seconds.
+Files that only a process would need (libraries, tools, devices) are left out, and files that are never written in place
+are hard links to one copy: five thousand nodes are made in seconds.
 
 Invariant: a writer replaces a linked file (temporary file, rename), as `gpuplane.host` does; what is written in
 place (`proc/modules`) is each node's own.

@@ -3,7 +3,7 @@
  * each share (words.h) and says whose turn it is (order.h).
  *
  * Invariants:
- * - Nothing that a container can write is mapped, and nothing that it sends is believed beyond its own share.
+ * - No page that a container can write is mapped, and no message of a container counts beyond its own share.
  * - No call waits for a container: sockets do not block, a container that does not read loses its connection, and no
  *   descriptor that a container sends is received or closed here.
  * - A share has so many messages a second. Messages above that wait in its own sockets.

@@ -1,4 +1,4 @@
-/* Lines on stderr. What a container causes is bounded for each share, so that none hides what is said of another. */
+/* Lines on stderr. Lines that a container causes are bounded for each share, so that none hides the lines of another. */
 #include "arbiter.h"
 
 #include <stdarg.h>

@@ -57,7 +57,7 @@ static void prepare(void)
 {
 	struct rlimit files;
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGCHLD, SIG_IGN); /* of closing.c: nobody waits for them */
+	signal(SIGCHLD, SIG_IGN); /* of closing.c: no process waits for them */
 	signal(SIGINT, SIG_IGN); /* of the terminal; it ends with its owner */
 	umask(0);                /* processes of any user connect */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {

@@ -9,7 +9,7 @@
  * A turn without tokens that went on beyond its time while such a tenant waited is paid before the next one.
  *
  * Charge: virtual_ns += time x 100 / weight, and paid_until += time x 100 / core (not while it runs without tokens). A debt
- * stays. What ran without a turn is paid alike, by its tenant's own word. A tenant that was idle loses what it saved, down to
+ * stays. Work without a turn is charged alike, by its tenant's own word. A tenant that was idle loses what it saved, down to
  * a quantum of tokens and its saved_ns.
  *
  * Invariants, which order_model.c explores for all short sequences of messages:
@@ -36,7 +36,7 @@
 #define ORDER_GRACE_NS 100000000ull
 #define ORDER_PATIENCE_NS 10000000000ull
 #define ORDER_EXCUSED_NS 10000000ull
-#define ORDER_SOON_NS 1000000ull      /* so long the turn is kept for a tenant that has just ended one and comes back */
+#define ORDER_SOON_NS 1000000ull      /* so long the turn is reserved for a tenant that has just ended one and comes back */
 #define ORDER_IDLE_NS 50000000ull     /* a tenant that did not ask for so long was idle */
 #define ORDER_FORGET_NS 60000000000ull /* a tenant without a seat for so long is forgotten, with its debt */
 
@@ -78,7 +78,7 @@ struct order {
 #define ORDER_NEVER UINT64_MAX
 
 void order_begin(struct order *order);
-/* What limits allow, within what the arithmetic can carry. */
+/* The part that limits allow, within the range of the arithmetic. */
 struct order_limit order_bounded(const struct limits_gpu *limit);
 /* A seat for a process of a tenant; -1: there is no room. */
 int order_join(struct order *order, uint64_t tenant, struct order_limit limit, uint64_t now);

@@ -1,4 +1,4 @@
-/* What connected processes say, and what they are told. */
+/* Messages from and to connected processes. */
 #include "arbiter.h"
 
 #include <errno.h>
@@ -192,7 +192,7 @@ static uint64_t take_turns(struct gpu *gpu)
 		int seat = order_next(&gpu->order, now, &length, &wake);
 		if (seat < 0)
 			return wake;
-		/* A connection that cannot be told is gone, and the next seat's turn comes. */
+		/* A connection that takes no message is closed, and the next seat gets its turn. */
 		tell(gpu->seats[seat], WORD_GRANT, gpu->order.turn, length);
 	}
 }

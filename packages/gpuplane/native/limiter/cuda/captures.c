@@ -87,7 +87,7 @@ static void take_out(struct capture **at)
 	count_down();
 }
 
-/* What cannot be entered stays counted. */
+/* A capture that cannot be entered stays counted. */
 static void enter(CUstream stream)
 {
 	CUcontext context = NULL;

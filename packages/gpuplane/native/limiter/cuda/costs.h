@@ -1,10 +1,10 @@
 /*
- * What launches have been measured to cost, so that the work in flight is bounded by time and not by number.
+ * The measured costs of launches, so that the work in flight is bounded by time and not by number.
  *
  * A *key* is a kernel with the size of its grid, as a power of two. A launch whose key is unknown, long or no longer
  * trusted is measured by events around it, and is waited for before this thread's next launch on the GPU. Launches of known
  * short kernels go on without a look while the thread stays in one stream: COSTS_BATCH of them, or COSTS_BUDGET_NS of work. If a
- * batch takes much longer than its keys say, each of its keys is measured anew, and more often with each time.
+ * batch takes much longer than its keys say, each of its keys is measured again, and more often with each time.
  */
 #ifndef GPUPLANE_COSTS_H
 #define GPUPLANE_COSTS_H

@@ -130,7 +130,7 @@ bool real_has(const char *symbol); /* of those above */
 #define USE(symbol, ...) CUresult symbol(__VA_ARGS__);
 #include "uses.def"
 #undef USE
-/* An older driver lacks some; a program that finds the name here is told so. */
+/* An older driver lacks some; a program that finds the name here gets an error. */
 #define NEED_REAL(symbol)                                                                                              \
 	if (__builtin_expect(!HAS(symbol), 0))                                                                          \
 	return CUDA_NOT_SUPPORTED

@@ -57,6 +57,7 @@ EXPORT CUresult cuInit(unsigned flags)
 	CUresult result = REAL(cuInit)(flags);
 	if (result != CUDA_SUCCESS || attachment == UNLIMITED)
 		return result;
+	int cancel = cancel_put_off();
 	pthread_mutex_lock(&once);
 	if (!cuda_active) {
 		if (slots_claim()) {
@@ -70,6 +71,7 @@ EXPORT CUresult cuInit(unsigned flags)
 		}
 	}
 	pthread_mutex_unlock(&once);
+	cancel_allow(cancel);
 	return result;
 }
 
@@ -133,7 +135,7 @@ CUdevice cuda_stream_device(CUstream stream)
 	return device_of(stream, &context, &other);
 }
 
-/* What the container holds, after a look at who is still there: memory of the dead is soon free. */
+/* The memory that the container holds, after a look at which processes live: memory of the dead is soon free. */
 static uint64_t held(int gpu)
 {
 	static uint64_t last;

@@ -9,7 +9,7 @@
 #define EARLY_NS 300000ull   /* more is asked for so long before a turn ends, so that launches wait for no answer, */
 #define EARLY_PART 16        /* or in such a part of what is left of it */
 #define TIGHT_NS 1000        /* a reading that took no longer is good enough */
-#define UNLIMITED_BATCH 1024 /* launches of whoever has no limit, before they are counted */
+#define UNLIMITED_BATCH 1024 /* launches of a thread without a limit, before they are counted */
 
 struct gate gates[PAGE_GPUS];
 struct gate *gate_only;
@@ -142,7 +142,7 @@ static void wait_turn(struct gate *gate, bool resumes)
 	ADD(usage->totals[gate->turn.gpu].throttled_ns, waited);
 }
 
-/* Starts the threads, once. False: they are missing, and that was said. */
+/* Starts the threads, once. False: they are missing, and stderr has the reason. */
 static bool ready(struct gate *gate)
 {
 	if (gate->started || gate->unlimited)
@@ -251,7 +251,12 @@ static bool pass(CUstream stream, uint64_t key, bool graph)
 	CUcontext context;
 	bool other;
 	int gpu = begin_at(stream, &context, &other);
-	bool allowed = gpu < 0 || enter(gpu, context, stream, key, graph);
+	bool allowed = gpu < 0;
+	if (!allowed) {
+		int cancel = cancel_put_off();
+		allowed = enter(gpu, context, stream, key, graph);
+		cancel_allow(cancel);
+	}
 	end_at(other);
 	return allowed;
 }
@@ -309,6 +314,7 @@ void gate_resume(int gpu, bool work, unsigned *inside)
 		return;
 	}
 	struct gate *gate = &gates[gpu];
+	int cancel = cancel_put_off();
 	pthread_mutex_lock(&gate->lock);
 	if (gate->started)
 		wait_turn(gate, true);
@@ -316,4 +322,5 @@ void gate_resume(int gpu, bool work, unsigned *inside)
 	gate->resumed = true;
 	ADD(*inside, -1);
 	pthread_mutex_unlock(&gate->lock);
+	cancel_allow(cancel);
 }

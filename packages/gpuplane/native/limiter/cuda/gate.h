@@ -80,7 +80,7 @@ struct gate {
 /* The gate of the only GPU, when there is only one. */
 extern struct gate *gate_only;
 extern struct gate gates[PAGE_GPUS];
-/* What this thread launches on the GPU of gate_only; before its first launch gate_nothing, with none left. */
+/* The launches of this thread on the GPU of gate_only; before its first launch gate_nothing, with none left. */
 extern struct launches gate_nothing;
 extern __thread struct launches *gate_own;
 
@@ -99,7 +99,7 @@ static inline uint64_t gate_counter(void)
 #endif
 }
 
-/* False: the launch must not be made, since limits cannot be kept. */
+/* False: the launch must not be made, since limits cannot be enforced. */
 bool gate_wait(CUstream stream, uint64_t key);
 
 /* Whether a launch is in the stream of its thread's batch. Without a limit it may be in any that is in the book. */
@@ -187,7 +187,7 @@ struct gate_context *launched_know(struct gate *gate, CUcontext context);
 void batch_refill(struct launches *own, int gpu, int launches);
 /* How many launches the next one may have in a stream. */
 int batch_size(const struct launches *own, CUcontext context, CUstream stream);
-/* What the thread launched behind the last event, and its work. */
+/* The launches of the thread behind the last event, and their work. */
 int batch_open_launches(const struct launches *own);
 int64_t batch_open_ns(const struct launches *own);
 /* The launch of `key` as the first of a batch; false: as the only one, and it is to be measured. */
@@ -195,7 +195,7 @@ bool batch_begin(struct gate *gate, struct launches *own, CUcontext context, CUs
 
 /* flight.c; with the lock held. */
 #define FLIGHT_PATIENCE_NS 10000000000ull
-/* What a batch launched behind its event. */
+/* The launches of a batch behind its event. */
 struct batch_end {
 	int launches;
 	int64_t ns;

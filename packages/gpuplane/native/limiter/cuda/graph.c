@@ -29,8 +29,8 @@ static bool launches_itself(unsigned long long flags)
 	return true;
 }
 
-/* What the memory nodes of a graph, and of graphs in it, ask for together. Nodes that use the same memory one after the other are counted
-   twice: what the driver needs less is given back after the launch. */
+/* The memory of all memory nodes of a graph, and of graphs in it. Nodes that use the same memory one after the other are
+   counted twice: the difference is returned after the launch. */
 static uint64_t footprint(CUgraph graph, int depth)
 {
 	CUgraphNode *nodes;
@@ -58,7 +58,7 @@ static struct hosts *begin(CUgraph graph)
 	return time_is_limited() ? hosts_begin(graph) : NULL;
 }
 
-/* NB: What is begun is ended by the same thread, which is the only one to use the graph meanwhile. */
+/* NB: The thread that begins the work ends it, which is the only one to use the graph meanwhile. */
 static CUresult instantiated(struct hosts *begun, CUresult result, const CUgraphExec *exec, CUgraph graph)
 {
 	struct hosts *hosts = hosts_end(begun, result);

@@ -1,5 +1,5 @@
 /*
- * Green contexts: parts of a primary context, which they hold. What they cost is the primary one, and what is allocated in
+ * Green contexts: parts of a primary context, which they hold. Their cost is the primary context, and memory that is allocated in
  * them is its own. Launches into their streams are waited for with the primary context; those into their default streams with
  * the context that a green one is turned into.
  */

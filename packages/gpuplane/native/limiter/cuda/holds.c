@@ -84,7 +84,7 @@ bool holds_begin_graph(struct opening *opening, struct hosts *hosts)
 	return true;
 }
 
-/* What the driver will call, while nothing says when it has. */
+/* A function that the driver will call at an unknown time. */
 static void leave_alive(const struct opening *opening)
 {
 	if (opening->hold->hosts)

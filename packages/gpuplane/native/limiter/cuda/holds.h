@@ -1,4 +1,4 @@
-/* What the calls that put a hold into a stream share (waits.c says what a hold is). */
+/* Functions for all calls that put a hold into a stream (waits.c describes holds). */
 #ifndef GPUPLANE_HOLDS_H
 #define GPUPLANE_HOLDS_H
 

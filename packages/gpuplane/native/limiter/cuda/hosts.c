@@ -16,7 +16,7 @@ struct host {
 
 struct hosts {
 	unsigned inside;
-	int gpu; /* of the last launch; -1: not known */
+	int gpu; /* of the last launch; -1: unknown */
 	uint64_t passed; /* launches on that GPU until then */
 	unsigned references; /* the executable graph, and those of its launches that may not be over */
 	uint64_t launched, finished;

@@ -7,7 +7,7 @@
  * - A function counts as running only where everything else of its graph, and of the graphs around it, comes before or behind
  *   it (alone.c). Other host functions are left as they are, and their graph is waited for.
  * - The driver runs an executable graph once at a time, so functions that run belong to its oldest launch.
- * - What the driver may still call lives as long as the executable graph, and until its launches are over.
+ * - A function that the driver may still call lives as long as the executable graph, and until its launches are over.
  * - Nothing here calls the driver from a host function: that is not allowed.
  */
 #ifndef GPUPLANE_HOSTS_H

@@ -58,7 +58,7 @@ static void drain(struct gate *gate)
 	gate->done_at = held && busy && paused > busy ? paused : now;
 }
 
-/* With the lock held, which it gives up. What the contexts known are doing. */
+/* With the lock held, which it gives up. The work of the known contexts. */
 static enum waits_state look(struct gate *gate)
 {
 	enum waits_state worst = WAITS_DONE;

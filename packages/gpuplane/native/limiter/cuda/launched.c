@@ -25,6 +25,7 @@ struct gate_context *launched_know(struct gate *gate, CUcontext context)
 
 void gate_wait_whole(void)
 {
+	int cancel = cancel_put_off();
 	for (int i = 0; i < PAGE_GPUS; i++) {
 		struct gate *gate = &gates[i];
 		pthread_mutex_lock(&gate->lock);
@@ -32,6 +33,7 @@ void gate_wait_whole(void)
 			pthread_cond_wait(&gate->work, &gate->lock);
 		pthread_mutex_unlock(&gate->lock);
 	}
+	cancel_allow(cancel);
 }
 
 void gate_mark_all(void)
@@ -53,6 +55,7 @@ void gate_mark_all(void)
 
 void gate_leave(CUcontext context)
 {
+	int cancel = cancel_put_off();
 	for (int i = 0; cuda_active && i < PAGE_GPUS; i++) {
 		struct gate *gate = &gates[i];
 		pthread_mutex_lock(&gate->lock);
@@ -73,4 +76,5 @@ void gate_leave(CUcontext context)
 		}
 		pthread_mutex_unlock(&gate->lock);
 	}
+	cancel_allow(cancel);
 }

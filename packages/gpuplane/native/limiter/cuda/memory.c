@@ -27,7 +27,7 @@ bool memory_take(int gpu, uint64_t bytes)
 
 CUresult memory_settle(CUresult result, enum kind kind, uint64_t key, struct held held)
 {
-	/* What cannot be remembered stays charged for as long as the process lives: too high, not too low. */
+	/* Memory that cannot be remembered stays charged for as long as the process lives: too high, not too low. */
 	if (result != CUDA_SUCCESS)
 		slots_give_end(held.gpu, held.bytes);
 	else
@@ -122,7 +122,7 @@ CUresult memory_freed(CUresult result, bool ours, CUdeviceptr address, struct he
 	return result;
 }
 
-/* Out of the table first: another thread may be given the address as soon as the driver has it back. */
+/* Out of the table first: another thread may get the address as soon as the driver has it back. */
 #define FREE(symbol, type)                                                                                             \
 	EXPORT CUresult symbol(type address)                                                                            \
 	{                                                                                                               \

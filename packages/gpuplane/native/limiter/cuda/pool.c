@@ -81,7 +81,7 @@ uint64_t pool_used(const struct pool *pool)
 	return attribute(pool, POOL_USED, GRAPH_USED);
 }
 
-/* What is not in use goes at once, the rest when it is freed. */
+/* Unused memory is released at once, the rest when it is freed. */
 void pool_destroyed(struct pool *pool, uint64_t used)
 {
 	if (pool->gpu >= 0 && used < pool->charged) {
@@ -138,7 +138,7 @@ void pool_freed(CUdeviceptr address)
 		return;
 	struct pool *pool = held.owner;
 	pthread_mutex_lock(&guard);
-	if (!pool->handle) { /* nobody can ask a destroyed pool what it still holds */
+	if (!pool->handle) { /* a destroyed pool does not report what it still holds */
 		uint64_t less = held.bytes < pool->charged ? held.bytes : pool->charged;
 		pool->charged -= less;
 		slots_give(pool->gpu, less, false);

@@ -21,7 +21,7 @@ struct pool *pool_find(CUmemoryPool handle, CUdevice device, bool graphs);
 struct pool *pool_add(CUmemoryPool handle, CUdevice device, int gpu, bool graphs);
 void pool_destroyed(struct pool *pool, uint64_t used);
 uint64_t pool_used(const struct pool *pool);
-/* What the pool has reserved and does not use is enough, or more is taken in the ledger. False: that does not fit. */
+/* The unused reserve of the pool is enough, or more is charged in the ledger. False: that does not fit. */
 bool pool_take(struct pool *pool, uint64_t bytes, uint64_t *granted);
 /* Charges what is reserved now instead of what was, of which `granted` is new. False: that is above the limit. */
 bool pool_reconcile(struct pool *pool, uint64_t granted);

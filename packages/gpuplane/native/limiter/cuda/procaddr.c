@@ -15,7 +15,7 @@ CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uin
 enum { FLAG_LEGACY = 1, FLAG_PER_THREAD = 2 };
 #define PER_THREAD_VERSION 7000 /* the first with forms for the thread's own default stream */
 
-/* What the real library gives for each row. */
+/* The function of the real library for each row. */
 static void *real_plain[HOOK_ROWS], *real_per_thread[HOOK_ROWS];
 
 static void *ask(const char *name, int version, uint64_t flags)

@@ -7,7 +7,7 @@
  * - A thread marks a stream right behind its own launch, where the program itself has just used it. No other thread of
  *   the limiter touches a stream, so none meets one that has ended or has begun to be captured.
  * - Every launch is marked that began while a capture was open; streams_mark_all marks those before the first capture.
- * - A mark never lies in a captured stream. What cannot be marked is waited for at once: the limit holds.
+ * - A mark never lies in a captured stream. A launch that cannot be marked is waited for at once: the limit holds.
  */
 #ifndef GPUPLANE_STREAMS_H
 #define GPUPLANE_STREAMS_H
@@ -46,7 +46,7 @@ static inline bool streams_known(CUstream stream)
 	return seen->stream == stream && seen->epoch == __atomic_load_n(&streams_epoch, __ATOMIC_RELAXED);
 }
 
-/* The GPU and the context of a stream that this thread has entered, as cuda_of_stream says; -1: it is not known here. */
+/* The GPU and the context of a stream that this thread has entered, as cuda_of_stream returns them; -1: unknown. */
 int streams_remembered(CUstream stream, CUcontext *context, bool *other);
 /* A number of the calling thread that no other thread gets. */
 uint64_t streams_thread(void);
@@ -77,7 +77,7 @@ static inline bool waits_any(void)
 	return __atomic_load_n(&waits_open, __ATOMIC_RELAXED) != 0;
 }
 
-/* What runs in the streams of a context, or in all: whatever runs counts more than what is held. */
+/* The state of the streams of a context, or of all: a running one counts more than a held one. */
 enum waits_state waits_look(CUcontext context);
 /* Waits until nothing of a context runs; returns whether something is held back. *busy: when work was last seen to run, if it was. */
 bool waits_settle(CUcontext context, uint64_t *busy);
@@ -103,7 +103,7 @@ static inline bool captures_any(void)
 bool captures_hold(CUstream stream);
 /* The result of waiting for a context: whether an unknown capture refused it. From then on a capture is open for good. */
 bool captures_refused(CUresult result);
-/* What this thread asks of events must not spoil a capture: returns the mode to restore afterwards. */
+/* Calls of this thread about events must not spoil a capture: returns the mode to restore afterwards. */
 int captures_relax(void);
 void captures_restore(int mode);
 void captures_drop(CUcontext context);

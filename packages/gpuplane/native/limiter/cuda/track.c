@@ -1,4 +1,4 @@
-/* What this process holds, by kind and handle: a table with open addressing, under slots_lock. */
+/* The allocations of this process, by kind and handle: a table with open addressing, under slots_lock. */
 #include "cuda.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
  * Work that waits in a stream for something outside of the GPU: a host function, a value in memory, an event of another
- * process or of another GPU. What is queued behind such a *hold* does not run, however long it takes, so a turn does not
+ * process or of another GPU. Work that is queued behind such a *hold* does not run, however long it takes, so a turn does not
  * wait for it. Invariants:
  *
  * - A hold lies between two events. While the first is reached and the second is not, nothing runs in the stream. Of several
@@ -9,12 +9,12 @@
  *   (hosts.h).
  * - While a hold is open, launches are marked as in a capture (streams.h), so that the end of a turn waits for marks, of each
  *   stream as far as it runs. A wait for a whole context would wait for the hold.
- * - What runs after the turn has ended waits for a turn in the host function before it (calls.c, hosts.c). Behind other waits it is
+ * - Work that runs after the turn has ended waits for a turn in the host function before it (calls.c, hosts.c). Behind other waits it is
  *   seen by the drainer (keeper.c), which takes a turn for it and pays for the time before.
  * - A wait for an event is a hold only where the event may depend on others: it is of another process, several GPUs are in
  *   use, or another hold is open. Events that only this GPU's own work reaches are waited for as before.
  *
- * What the driver makes wait of its own accord is not known here: streams that are not created as non-blocking wait for the
+ * Waits that the driver adds by itself are unknown here: streams that are not created as non-blocking wait for the
  * legacy stream, and it for them.
  */
 #include "book.h"

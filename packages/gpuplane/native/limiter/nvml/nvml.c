@@ -98,7 +98,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct memor
 	if (result != NVML_SUCCESS || !share(device, &limit, &held))
 		return result;
 	uint64_t total = least(info->total, limit), used = least(held, total);
-	/* What the driver keeps for itself is not the container's. */
+	/* The driver's own memory is not the container's. */
 	*info = (struct memory_v2){info->version, total, 0, least(info->free, total - used), used};
 	return result;
 }

@@ -1,4 +1,4 @@
-"""AdmissionReview in, AdmissionReview out: what is said about a pod or a workload. Pure, and never in doubt.
+"""AdmissionReview in, AdmissionReview out: the verdict on a pod or a workload. Pure.
 
 Pods that can never run are refused with every reason. A workload whose pods can never run is admitted with a warning,
 which kubectl shows at once: what it makes is refused anyway, and it may have been stored before gpuplane came.
@@ -25,7 +25,7 @@ from kubekit.documents import DocumentError, decode_json
 from kubekit.errors import InvalidInput
 
 GROUP: Final = "admission.k8s.io"
-_MIRROR: Final = "kubernetes.io/config.mirror"  # the kubelet runs a static pod, whatever is said of its mirror
+_MIRROR: Final = "kubernetes.io/config.mirror"  # the kubelet runs a static pod, whatever the verdict on its mirror
 _LONGEST_MESSAGE: Final = 4096
 
 

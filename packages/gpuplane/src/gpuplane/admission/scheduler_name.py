@@ -70,7 +70,7 @@ class PodSchedulerWatch:
             group.create_task(self._leases.run())
 
     def sets_name(self) -> bool:
-        """Return whether pods that request GPUs are to be given to the pod scheduler now."""
+        """Return whether pods that request GPUs go to the pod scheduler now."""
         policy, _ = chosen(self._policies.items())
         return policy is not None and policy.spec.operator.set_scheduler_name and self._leads()
 

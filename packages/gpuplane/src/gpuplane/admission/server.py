@@ -92,7 +92,7 @@ class WebhookRoutes:
 
     Args:
         image: gpuplane's own.
-        watch: None if pods are given to no scheduler.
+        watch: None if no scheduler name is set in pods.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ def admission_metrics(ends: float, renewals: int, counted: Mapping[tuple[str, st
     )
     yield gauge(
         "gpuplane_admission_certificate_end_seconds",
-        "When the certificate that is shown ends, in Unix time; 0 without one.",
+        "End of the certificate that the webhook presents, in Unix time; 0 without one.",
         ends,
     )
     yield counter("gpuplane_admission_certificate_renewals_total", "Certificates that this replica made.", renewals)

@@ -11,7 +11,7 @@ validation refuses, as the label value `Tesla K80`, are put right in time.
 Invariants:
 
 - Only pods that ask for the old resource are touched; a second time nothing changes.
-- What stood there before is kept in one annotation, by which a pod is known to be translated.
+- One annotation retains the resources from before. It marks a pod as translated.
 - `kubectl apply` of the unchanged manifest on the translated pod comes out as no change: an update is translated as the
   creation was, and only on pods that were.
 """

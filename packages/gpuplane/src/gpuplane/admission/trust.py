@@ -43,7 +43,7 @@ _CONFIGURATIONS: Final[tuple[tuple[Configuration, str], ...]] = (
 async def announce(client: Client, kept: ServerCertificates, *, names_schedulers: bool = False) -> None:
     """Add the authorities to the configurations that do not have them. Raises ApiError.
 
-    `names_schedulers`: also to the configuration by which pods are given to a scheduler.
+    `names_schedulers`: also to the configuration that sets the scheduler name of pods.
     """
     for kind, name in _CONFIGURATIONS:
         if names_schedulers or name == names.ADMISSION_NAME:
@@ -73,8 +73,8 @@ async def _announce(client: Client, kind: Configuration, name: str, bundle: byte
 
 
 def plan_of(namespace: str) -> CertificatePlan:
-    """Return the plan with the names by which an API server calls the Service, and `localhost` for one that is given a
-    URL.
+    """Return the plan with the names by which an API server calls the Service, and `localhost` for an API server that
+    has a URL instead.
     """
     service = f"{names.ADMISSION_NAME}.{namespace}.svc"
     return CertificatePlan(names.ADMISSION_NAME, (service, f"{service}.cluster.local", "localhost"))

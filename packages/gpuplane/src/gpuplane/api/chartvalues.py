@@ -1,7 +1,7 @@
 """Values files of Helm charts: gpuplane's own, NVIDIA's GPU operator's, and the device plugin's.
 
-helm judges them by the chart's schema. What helm cannot judge are the device plugin's configurations inside, which are
-texts to it: they are checked here, each finding with its place in the file. Pure.
+helm judges them by the chart's schema. The device plugin's configurations are texts for helm, so they are checked here,
+each finding with its place in the file. Pure.
 """
 
 from __future__ import annotations

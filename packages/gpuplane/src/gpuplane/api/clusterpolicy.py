@@ -8,7 +8,7 @@ Invariants:
 
 - Decoding is lenient where the API server is strict (enumerations are plain strings here): a policy written for a newer
   release must never look absent to the operator, who would take everything back.
-- What is accepted and not acted on yet is listed in `gpuplane.api.effects`; nothing is ignored silently.
+- `gpuplane.api.effects` lists fields without effect; nothing is ignored silently.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ CODES: Final[dict[str, Code]] = {
     ),
     "GP123": Code(
         "toleration without key",
-        "A toleration without key means all taints, and Kubernetes wants operator: Exists for that. It would refuse "
-        "every DaemonSet made with it.",
+        "A toleration without key means all taints, and needs operator: Exists. Kubernetes would refuse every "
+        "DaemonSet made with it.",
     ),
     "GP124": Code(
         "NRI without CDI",
@@ -292,7 +292,7 @@ CODES: Final[dict[str, Code]] = {
     ),
     "GP212": Code(
         "share of a divided GPU",
-        "A GPU in MIG mode is given out as MIG devices, and a GPU shared by MPS to MPS's clients. Neither has shares "
+        "A GPU in MIG mode is allocated as MIG devices, and a GPU shared by MPS to MPS's clients. Neither has shares "
         "besides. So a container asks for a share or for such a device, a pod with a share names UUIDs of whole GPUs, "
         "and it does not select nodes by nvidia.com/mps.capable.",
         'nvidia.com/mig-1g.10gb: 1\ntencent.com/vcuda-core: "50"',

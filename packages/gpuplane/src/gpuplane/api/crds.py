@@ -26,7 +26,7 @@ SERVED: Final = (
         kind=GPUNode,
         singular="gpunode",
         short_names=("gpn",),
-        defaults=False,  # it has no spec; what an operand left out must not look as if it had been said
+        defaults=False,  # it has no spec; a field that an operand left out must not look as if it had been written
         columns=(
             PrinterColumn("Stage", ".status.summary.stage"),
             PrinterColumn("Waits-For", ".status.summary.waitsFor"),

@@ -79,7 +79,7 @@ NO_EFFECT: Final[dict[str, str]] = {
     "driver.readinessProbe.*": "only a driver's start is probed; that it works is a stage of its node",
     "toolkit.installDir": "the programs go to /usr/local/nvidia/toolkit",
     "dcgm.*": "the exporter reads the GPUs itself",
-    "migManager.*": "MIG is shown but not managed yet",
+    "migManager.*": "MIG devices are listed but not managed yet",
     "validator.v[fg]*": "nodes are prepared for containers only, so far",
     "nodeStatusExporter.*": "the operator's metrics have every node's state",
     "gds.*": "GPUDirect Storage is not installed yet",
@@ -132,7 +132,7 @@ def driver_without_effect(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, s
             yield path, value, why_not(same)
 
 
-# What the two kinds spell differently: NVIDIADriver -> ClusterPolicy's driver.
+# Fields that the two kinds spell differently: NVIDIADriver -> ClusterPolicy's driver.
 _POLICY_NAMES: Final = {
     "licensingConfig.name": "licensingConfig.configMapName",
     "virtualTopologyConfig.name": "virtualTopology.config",

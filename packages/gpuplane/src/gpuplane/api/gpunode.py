@@ -263,7 +263,7 @@ def view(stages: Mapping[str, Stage]) -> dict[StageName, Stage]:
 
 
 def summarize(status: GPUNodeStatus) -> Summary:
-    """The summary that belongs to `status`. `free` is kept: only the ledger knows it."""
+    """The summary that belongs to `status`. `free` stays: only the ledger knows it."""
     name = current_stage(status.stages)
     stage = status.stages.get(name.value, Stage(state=StageState.RUNNING))
     reason, message = stage.reason, stage.message

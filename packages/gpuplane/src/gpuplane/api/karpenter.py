@@ -441,7 +441,7 @@ def _budget(budget: NodePoolBudget) -> DisruptionBudget:
     return DisruptionBudget(budget.nodes, budget.reasons, budget.schedule or "", seconds or 0.0)
 
 
-# What the webhook of those releases adds, each unless the pool names the key: (key, value).
+# Requirements that the webhook of those releases adds, each unless the pool names the key: (key, value).
 _PROVISIONER_DEFAULTS: Final = ((OS_LABEL, "linux"), (ARCH_LABEL, "amd64"), (CAPACITY_TYPE_LABEL, "on-demand"))
 _CATEGORY, _GENERATION = INSTANCE_LABEL_PREFIX + "category", INSTANCE_LABEL_PREFIX + "generation"
 _NAMES_TYPES: Final = frozenset((TYPE_LABEL, INSTANCE_LABEL_PREFIX + "family", _CATEGORY, _GENERATION))

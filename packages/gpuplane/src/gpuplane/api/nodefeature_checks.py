@@ -1,7 +1,7 @@
 """Checks a NodeFeatureRule beyond its schema, for `gpuplane check` and for the master alike.
 
-Works on plain JSON data that fits the schema. What depends on a node's features (an attribute that is no number) shows
-only when the rule is evaluated.
+Works on plain JSON data that fits the schema. Errors that depend on a node's features (an attribute that is no number)
+appear only when the rule is evaluated.
 """
 
 from __future__ import annotations

@@ -95,9 +95,9 @@ def merged(old: WantedFeatures, new: WantedFeatures) -> WantedFeatures:
 def patches(node: Node, wanted: WantedFeatures) -> Patches:
     """Return the patches to the wanted Node: at most one of it and one of its status, none without a difference.
 
-    What is ours by the books and not wanted any more goes; everything else on the Node stays as it is. An annotation of
-    another program is left to it, also when a rule wants it: network plugins keep their addresses there. The admission
-    policy gpuplane-discovery-master refuses it too.
+    Entries of the books that are not wanted any more are deleted; everything else on the Node stays as it is. An
+    annotation of another program is left to it, also when a rule wants it: network plugins keep their addresses there.
+    The admission policy gpuplane-discovery-master refuses it too.
     """
     old = owned(node)
     wanted = msgspec.structs.replace(wanted, annotations=_free_annotations(node, old, wanted))
@@ -107,7 +107,7 @@ def patches(node: Node, wanted: WantedFeatures) -> Patches:
     books = {
         LABELS_BOOK: _book(wanted.labels),
         ANNOTATIONS_BOOK: _book(wanted.annotations),
-        # One that goes stays in the book until it is gone: the status is another write.
+        # A resource stays in the book until it is gone: the status is another write.
         RESOURCES_BOOK: _book({*wanted.resources, *old.resources}),
         TAINTS_BOOK: ",".join(map(written, wanted.taints)),
     }

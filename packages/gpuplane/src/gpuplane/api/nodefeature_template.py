@@ -125,7 +125,7 @@ def _tokens(body: str, line: int) -> list[_Token]:
                 break
             raise TemplateError(f"{body[place:].strip()[:20]!r} is not understood", line)
         kind = match.lastgroup or ""
-        # What touches the token before it is its field: (x).y, $x.y
+        # A token that touches the one before is its field: (x).y, $x.y
         joined = kind == "field" and place == match.start("field") and found and found[-1].text[-1:] not in "|,="
         found.append(_Token("chain" if joined and found[-1].text != "(" else kind, match[kind]))
         place = match.end()
@@ -265,7 +265,7 @@ def _declared(tokens: list[_Token], line: int, most: int) -> tuple[list[str], li
     names = [token.text for token in tokens[: marks[0]] if token.kind == "variable"]
     commas = [token for token in tokens[: marks[0]] if token.text == ","]
     if not 0 < len(names) <= most or len(names) + len(commas) != marks[0] or "$" in names:
-        raise TemplateError("what stands before := is no variable", line)
+        raise TemplateError("the text before := is no variable", line)
     return names, tokens[marks[0] + 1 :]
 
 

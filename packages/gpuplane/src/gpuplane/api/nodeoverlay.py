@@ -3,8 +3,8 @@
 Prices of a contract or costs of licences, and resources that no cloud knows of, for example of a device plugin. GPUs
 need none: replicas, MPS, MIG and shares of a node to come are known without it.
 
-The definition admits and refuses what Karpenter's own does. What it cannot judge is judged at run time, and reported in
-the object's conditions.
+The definition admits and refuses what Karpenter's own does. Further errors are found at run time, and reported in the
+object's conditions.
 
 Source: the CRD and the run-time validation of Karpenter 1.15.
 """

@@ -1,8 +1,8 @@
 """NVIDIADriver (`nvidia.com/v1alpha1`, cluster-scoped): one pool of nodes' driver, instead of the ClusterPolicy's.
 
 The GPU operator's kind. It counts with ClusterPolicy `spec.driver.useNvidiaDriverCRD: true`; then the ClusterPolicy's
-own driver fields say no more than whether drivers are installed at all. What becomes of it is decided in
-`gpuplane.operator.drivers`.
+own driver fields say no more than whether drivers are installed at all. `gpuplane.operator.drivers` decides about the
+objects.
 """
 
 from __future__ import annotations

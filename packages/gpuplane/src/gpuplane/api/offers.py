@@ -135,7 +135,7 @@ def part_of_gpu(capacity: Mapping[str, Quantity], gpus: Sequence[GPU]) -> int:
 def _named_mig(counts: Mapping[str, int], split: Sequence[GPU]) -> Iterable[GpuUnits]:
     """MIG devices under names of their own, and their replicas: those named so, or more than there are slices for.
 
-    How many replicas a device has is not known, so replicas with a name of their own share what the others leave.
+    The number of replicas of a device is unknown, so replicas with a name of their own share what the others leave.
     """
     slices = {name: _slices(name) for name in counts}
     capacity = _slices_of(split[0].model) if split else _SLICES

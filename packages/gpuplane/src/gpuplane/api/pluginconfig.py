@@ -1,6 +1,6 @@
 """The device plugin's configuration file, `version: v1`: what it says of GPUs, and how strictly it is read.
 
-The device plugin and GPU feature discovery are given the same file. Each field of the format acts, says what happens
+The device plugin and GPU feature discovery read the same file. Each field of the format acts, says what happens
 anyway, or is refused with its place and the reason; none is ignored. All findings come at once. Variables of the
 environment, which people set in a ClusterPolicy, go before the file, as in NVIDIA's programs.
 
@@ -142,8 +142,8 @@ def parse(data: Any, environment: Mapping[str, str] = {}, *, where: str = "") ->
         top.wrong("version", f"{version!r} is no version of this format, write v1")
     read = {**_flags(top.section("flags")), **_resources(top.section("resources")), **_sharing(top.section("sharing"))}
     imex = top.section("imex")
-    imex.refused("channelIDs", "no IMEX channels are given to containers by this release", accepted=([],))
-    imex.refused("required", "no IMEX channels are given to containers by this release", accepted=(False,))
+    imex.refused("channelIDs", "this release passes no IMEX channels to containers", accepted=([],))
+    imex.refused("required", "this release passes no IMEX channels to containers", accepted=(False,))
     imex.end()
     top.end()
     if top.findings:
@@ -170,7 +170,7 @@ def _flags(flags: SectionReader) -> dict[str, Any]:
         ("mofedEnabled", "MOFED_ENABLED", "MOFED"),
         ("gdrcopyEnabled", "GDRCOPY_ENABLED", "GDRCopy"),
     ):
-        flags.refused(field, f"{what} is not given to containers by this release", variable, accepted=(False,))
+        flags.refused(field, f"this release does not pass {what} to containers", variable, accepted=(False,))
     flags.flag("useNodeFeatureAPI", "USE_NODE_FEATURE_API", default=True)  # the labels are the same either way
     flags.refused(
         "deviceDiscoveryStrategy",

@@ -79,7 +79,7 @@ class SectionReader:
         return default
 
     def choices(self, field: str, kind: type[E], variable: str) -> list[E]:
-        """One value, a list, or several with commas; none when nothing is said."""
+        """One value, a list, or several with commas; none without a value."""
         value = self.raw(field, variable)
         if value is None:
             return []

@@ -1,7 +1,7 @@
 """From Structs to the structural OpenAPI v3 schemas that CustomResourceDefinitions want.
 
 Structural means: references inlined, every place with its type, no unions but int-or-string (see "Structural schemas"
-in the Kubernetes documentation of custom resources). What a Struct cannot say is said by `gpuplane.api.marks`; texts
+in the Kubernetes documentation of custom resources). `gpuplane.api.marks` adds what a Struct cannot express; texts
 come from docstrings: the docstring for an object, its section "Fields:" for the fields.
 
 Invariant: the schema admits exactly what decodes (a test generates values and tries both).

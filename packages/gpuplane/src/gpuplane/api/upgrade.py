@@ -1,8 +1,8 @@
 """The progress of a node's driver upgrade: the states in its label, and the record in its annotation.
 
 The label `nvidia.com/gpu-driver-upgrade-state` and its values are those of the GPU operator (NVIDIA/k8s-operator-libs,
-pkg/upgrade), so that scripts and dashboards go on working. What the operator has to remember over its own death (since
-when, from which driver, who cordoned the node) is one JSON annotation, written in the same patch as the label.
+pkg/upgrade), so that scripts and dashboards go on working. The state that has to survive the operator (since when, from
+which driver, who cordoned the node) is one JSON annotation, written in the same patch as the label.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The claims that pods are offered, one after the other: those with the fewest pods first.
 
-What refuses a pod is remembered by what pods have in common, in a queue for each company and offering, so that work
+Refusals are remembered by what pods have in common, in a queue for each company and offering, so that work
 grows with the kinds of pods more than with their number.
 """
 

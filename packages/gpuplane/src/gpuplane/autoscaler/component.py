@@ -70,7 +70,7 @@ async def _look_for_karpenter(client: Client) -> None:
     try:
         await stand_aside(client)
     except Retryable as error:
-        log.warning("not known whether Karpenter works, retrying: %s", error)
+        log.warning("cannot find out whether Karpenter works, retrying: %s", error)
 
 
 async def connect(client: Client) -> CloudProvider:

@@ -72,7 +72,7 @@ class ClaimWriter:
         return bool(self._expected)
 
     async def create_all(self, nodes: Sequence[BoughtNode], snapshot: ClusterSnapshot) -> dict[str, BoughtNode]:
-        """Create the claims of nodes to buy; returns those that were created, by name. What failed is decided again."""
+        """Create the claims of nodes to buy; returns those that were created, by name. The others are decided again."""
         limits = PoolLimits(found.pool for found in snapshot.offers)
         for node in nodes:
             limits.take((node.option,))

@@ -1,7 +1,7 @@
 """The domains of topology keys while nodes are filled: how many pods of a term each zone, or each node, has.
 
 The filters of `kubekit.scheduling` sum over all nodes for each pod, as a scheduler may that places one pod at a time.
-Here thousands of pods are placed in one decision, so the sums are kept, and a check costs what its domains cost.
+Here thousands of pods are placed in one decision, so the sums are cached, and a check costs what its domains cost.
 """
 
 from __future__ import annotations

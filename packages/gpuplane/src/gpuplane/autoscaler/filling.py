@@ -1,9 +1,9 @@
 """Filling of nodes, pod by pod: Karpenter's own way, and ours for pods whose place depends on other pods.
 
 A pod goes to an existing node, to the claim with the fewest pods that can take it, to a claim that becomes larger if
-that costs no more than a new one (`larger_claims`), else to a new claim, of the pool of highest weight. What refuses a
-pod is remembered by what pods have in common (labels and taints, requests, the pods that they depend on), so that work
-grows with the kinds of pods more than with their number.
+that costs no more than a new one (`larger_claims`), else to a new claim, of the pool of highest weight. Refusals are
+remembered by what pods have in common (labels and taints, requests, the pods that they depend on), so that work grows
+with the kinds of pods more than with their number.
 
 Invariants: every pod of a claim fits each of its options together with the others; limits of pools are never exceeded,
 whichever option is taken in the end; a pool's minValues hold for the options of each claim.

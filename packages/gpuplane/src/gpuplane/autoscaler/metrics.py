@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from http import HTTPStatus
 from importlib import metadata
 from typing import Final
 
@@ -23,7 +22,7 @@ from gpuplane.autoscaler.purchase import NodePurchase
 from gpuplane.autoscaler.snapshot import ClosedOffering
 from kubekit.api.core import Node, Pod
 from kubekit.errors import InvalidInput
-from kubekit.http_server import Handler, HttpAnswer, metrics_answer
+from kubekit.http_server import Handler, component_paths
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, gauge, series
 from kubekit.scheduling.podinfo import amounts
 
@@ -50,7 +49,7 @@ COST: Final = Metric(
     "karpenter_nodepools_cost_total", MetricType.GAUGE, "Dollars an hour of a pool's nodes whose price is known."
 )
 LIMIT: Final = Metric("karpenter_nodepools_limit", MetricType.GAUGE, "Limits of pools, in base units.")
-USAGE: Final = Metric("karpenter_nodepools_usage", MetricType.GAUGE, "What a pool's nodes have, in base units.")
+USAGE: Final = Metric("karpenter_nodepools_usage", MetricType.GAUGE, "Resources of a pool's nodes, in base units.")
 ALLOCATABLE: Final = Metric("karpenter_nodes_allocatable", MetricType.GAUGE, "Allocatable of nodes, in base units.")
 
 
@@ -153,16 +152,4 @@ def _of_pools(pools: Iterable[tuple[str, Mapping[str, object]]]) -> Iterator[tup
 
 def paths(state: Callable[[], AutoscalerState]) -> dict[str, Handler]:
     """Return the served paths."""
-
-    async def metrics() -> HttpAnswer:
-        return metrics_answer(autoscaler_metrics(state()))
-
-    async def healthy() -> HttpAnswer:
-        return HttpAnswer(b"ok\n")
-
-    async def ready() -> HttpAnswer:
-        if state().synced:
-            return HttpAnswer(b"ok\n")
-        return HttpAnswer(b"waiting for the lease or the first list\n", HTTPStatus.SERVICE_UNAVAILABLE)
-
-    return {"/metrics": metrics, "/healthz": healthy, "/readyz": ready}
+    return component_paths(lambda: autoscaler_metrics(state()), lambda: state().synced)

@@ -14,10 +14,10 @@ from kubekit.kube.exposition import Metric, MetricFamily, MetricType, Series, ex
 from kubekit.scheduling.podinfo import Requests, amounts
 
 REQUESTS: Final = Metric(
-    "karpenter_nodes_total_pod_requests", MetricType.GAUGE, "What the pods of a node request, DaemonSets included."
+    "karpenter_nodes_total_pod_requests", MetricType.GAUGE, "Requests of the pods of a node, DaemonSets included."
 )
 DAEMON_REQUESTS: Final = Metric(
-    "karpenter_nodes_total_daemon_requests", MetricType.GAUGE, "What the pods of DaemonSets on a node request."
+    "karpenter_nodes_total_daemon_requests", MetricType.GAUGE, "Requests of the pods of DaemonSets on a node."
 )
 OVERHEAD: Final = Metric(
     "karpenter_nodes_system_overhead", MetricType.GAUGE, "Capacity of a node less its allocatable, in base units."

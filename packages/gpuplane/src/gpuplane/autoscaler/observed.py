@@ -29,7 +29,7 @@ from kubekit.scheduling.shared_parts import shared_parts
 
 log = logging.getLogger("gpuplane.autoscaler")
 _MIRROR: Final = "kubernetes.io/config.mirror"  # annotation of a static pod, which its kubelet made
-# What controllers of disruption and termination read of a pod.
+# Annotations of a pod that controllers of disruption and termination read.
 _ANNOTATIONS: Final = frozenset(
     (_MIRROR, nodeclaim.DO_NOT_DISRUPT, nodeclaim.DO_NOT_EVICT, "controller.kubernetes.io/pod-deletion-cost")
 )
@@ -82,7 +82,7 @@ class PodView(Pod):
 
 
 def view_pod(pod: RawPod) -> PodView:
-    """Return what is kept of a pod. Raises ValidationError for one whose fields are of other types.
+    """Return the cached fields of a pod. Raises ValidationError for one whose fields are of other types.
 
     A validator's pod has a GPU of a new node for a moment. A pod that waits for this node must not get another one.
     """
@@ -193,7 +193,7 @@ class DaemonView(RawDaemonSet):
 
 
 def view_daemon(daemon: RawDaemonSet) -> DaemonView:
-    """Return what is kept of a DaemonSet. Raises InvalidInput for an invalid quantity."""
+    """Return the cached fields of a DaemonSet. Raises InvalidInput for an invalid quantity."""
     meta, template = daemon.metadata, daemon.spec.template
     pod_meta = {**(template.get("metadata") or {}), "name": meta.name, "namespace": meta.namespace}
     return DaemonView(

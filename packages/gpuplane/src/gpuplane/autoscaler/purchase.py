@@ -3,7 +3,7 @@
 1. Nodes that exist or are on their way take the pods that they hold (`existing`).
 2. Pods whose place depends on no other pod are covered by whole sets of nodes, priced together, one weight of pools
    after the other (`covering`).
-3. What is proposed is placed pod by pod with the scheduler's code; pods that remain, and those that depend on others,
+3. The proposal is placed pod by pod with the scheduler's code; pods that remain, and those that depend on others,
    fill the nodes, make them larger or open new ones, whichever costs less (`filling`).
 4. Each node becomes the cheapest type that holds the same pods.
 
@@ -195,7 +195,7 @@ def _relaxing(asks: Sequence[PodAsk], place: Callable[[Sequence[PodAsk]], list[P
     left = place(asks)
     hopeless: list[PodAsk] = []
     while any(ask.later for ask in left):
-        # What seeks other pods may find them in a later round; what is free has been refused for good.
+        # Pods that seek others may find them in a later round; pods that do not have been refused for good.
         hopeless += [ask for ask in left if not ask.later and (ask.free or ask.trouble)]
         again = [ask for ask in left if ask.later or not (ask.free or ask.trouble)]
         left = place([ask.relaxed() if ask.later else ask for ask in again])

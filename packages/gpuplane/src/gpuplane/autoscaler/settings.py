@@ -73,7 +73,7 @@ def relaxes_min_values(environment: Mapping[str, str]) -> bool:
 
 
 def memory_overhead(environment: Mapping[str, str]) -> float:
-    """Return VM_MEMORY_OVERHEAD_PERCENT, which is a part and no percentage. Raises InvalidInput if it is none."""
+    """Return VM_MEMORY_OVERHEAD_PERCENT, a part from 0 to 1 in spite of its name. Raises InvalidInput."""
     name = "VM_MEMORY_OVERHEAD_PERCENT"
     text = environment.get(name)
     if not text:

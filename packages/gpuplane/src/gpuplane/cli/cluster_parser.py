@@ -15,6 +15,7 @@ from gpuplane.cli.options import (
     examples,
     form_options,
     lazy,
+    port,
     positive,
     scope_options,
     talk_options,
@@ -143,7 +144,7 @@ def _status(commands: Any, parents: list[Any]) -> None:
     status = commands.add_parser(
         "status",
         parents=[*parents, form_options(*FORMS), scope_options("nodes", "all")],
-        help="nodes by stage with reasons; GPUs with who holds what",
+        help="nodes by stage with reasons; GPUs with their holders",
     )
     status.add_argument("what", nargs="?", choices=["nodes", "gpus"], default="nodes", help="nodes (default) or gpus")
     status.add_argument("-w", "--watch", action="store_true", help="stay and show each change")
@@ -244,7 +245,7 @@ def _dashboard(commands: Any, parents: list[Any]) -> None:
         parents=parents,
         help="every GPU, what waits and what needs you, in this machine's browser; read-only",
     )
-    dashboard.add_argument("--port", type=int, default=0, help="port of this machine (default: any that is free)")
+    dashboard.add_argument("--port", type=port, default=0, help="port of this machine (default: any that is free)")
     dashboard.add_argument(
         "--local", action="store_true", help="serve it from this machine, also where the cluster has one for its users"
     )

@@ -43,7 +43,7 @@ def cluster_troubles(seen: Overview) -> Iterator[ClusterTrouble]:
             "gpuplane install brings rights and definitions up to date; what the message names otherwise",
             f"ClusterPolicy {refusal.policy} status.conditions",
             refusal.since,
-            "what is there goes on",
+            "existing pods are not affected",
         )
     if seen.unattended:  # for example after `helm uninstall`
         yield ClusterTrouble(

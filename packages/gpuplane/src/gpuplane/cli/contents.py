@@ -9,7 +9,7 @@ from kubekit.kube import ApiError, Client, NotFound
 from kubekit.kube.codec import decode_any
 
 Object = dict[str, Any]
-# What the cluster itself makes in each namespace, or for what is there.
+# Objects that the cluster itself makes in each namespace, or for other objects.
 MADE_BY_THE_CLUSTER: Final = frozenset(
     {
         ("configmaps", "kube-root-ca.crt"),
@@ -31,7 +31,7 @@ def is_labelled(found: Object) -> bool:
 
 
 def is_of_others(resource: str, found: Object) -> bool:
-    """Return whether a user would miss the object. What has an owner goes with it, so the owner decides."""
+    """Return whether a user would miss the object. An object is deleted with its owner, so the owner decides."""
     meta = found["metadata"]
     return not (
         is_labelled(found)

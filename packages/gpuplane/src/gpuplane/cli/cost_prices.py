@@ -28,6 +28,7 @@ from kubekit.kube import Client
 
 SPOT: Final = "spot"  # capacity type
 CURE: Final = "write for example `models: {Tesla T4: 0.35}` and `nodes: {gpu-1: 2.5}`, dollars of a GPU hour"
+_POOL: Final = "node pool "  # the beginning of the source of a price that a pool paid
 
 
 class GPUPrices(msgspec.Struct, frozen=True):
@@ -142,4 +143,9 @@ def bought_price(node: Node) -> HourPrice | None:
         return None
     if not pool or not gpus or not 0 <= dollars < math.inf:
         return None
-    return HourPrice(dollars / gpus, f"node pool {pool}, {labels.get(CAPACITY_TYPE_LABEL) or 'unknown'} at launch")
+    return HourPrice(dollars / gpus, f"{_POOL}{pool}, {labels.get(CAPACITY_TYPE_LABEL) or 'unknown'} at launch")
+
+
+def without_pool(source: str) -> str:
+    """Return where a price comes from, without the name of a node pool, for users who may not list node pools. Pure."""
+    return f"a {_POOL.rstrip()},{source.rpartition(',')[2]}" if source.startswith(_POOL) else source

@@ -110,7 +110,7 @@ def eviction_lines(what: Explanation, screen: Console) -> Iterator[str]:
         yield from prefixed(" evict    ", f"{who} evicted pods on {answer.place}, and keeps their room for it", screen)
         yield from _table(answer.victims, answer.more, screen)
     elif answer.state == NOMINATED:
-        yield from prefixed(" evict    ", f"no pod any more: {answer.place} is kept for it", screen)
+        yield from prefixed(" evict    ", f"no pod any more: {answer.place} is reserved for it", screen)
     else:
         yield from prefixed(" evict    ", f"no pod: {answer.why[0]}", screen)
         for line in answer.why[1:]:

@@ -165,7 +165,7 @@ def _waiting(what: Explanation, screen: Console, nodes: int) -> Iterator[str]:
             first = number + 1
     elif not (what.runs_on or _fits_alone(what) or any(one.type or one.cures for one in what.pools)):
         yield ""
-        none = "none that is small: no single change of the pod or the cluster lets it run"
+        none = "no single change of the pod or the cluster lets it run"
         yield from prefixed(" cure     ", none, screen)
     yield from pool_lines(what, screen)
     if what.unread_scheduling:
@@ -193,7 +193,7 @@ def _tallies(thing: str, total: int, tallies: Iterable[ReasonTally], width: int,
 def _table(nodes: tuple[FreeNode, ...], unlisted: int, screen: Console, most: int) -> Iterator[str]:
     """Format the free part of each GPU, in as many columns as the screen has room for.
 
-    `unlisted` is the number of further nodes, whose GPUs are not known.
+    `unlisted` is the number of further nodes, whose GPUs are unknown.
     """
     shown = sorted(nodes, key=_distance)[:most]
     name = max(len("FREE"), *(len(node.node) for node in shown))
@@ -203,7 +203,7 @@ def _table(nodes: tuple[FreeNode, ...], unlisted: int, screen: Console, most: in
     for node in sorted(shown, key=lambda node: node.node):
         if not node.exact:
             free = sum(gpu.reason in ("", "model", "uuid") for gpu in node.gpus)
-            yield f" {node.node:{name}}   {free} of {len(node.gpus)} wholly free; which are held is not told"
+            yield f" {node.node:{name}}   {free} of {len(node.gpus)} wholly free; which are held is unknown"
             continue
         for start in range(0, len(node.gpus), columns):
             row = node.gpus[start : start + columns]

@@ -1,6 +1,6 @@
 """The option `--image`: a reference that container runtimes can pull, in the grammar of distribution/reference.
 
-A placeholder such as `YOUR/IMAGE` is none: repositories are in lower case. Without this check every pod of the
+A placeholder such as `YOUR/IMAGE` is invalid: repositories are in lower case. Without this check every pod of the
 installation would end in InvalidImageName.
 """
 

@@ -12,27 +12,21 @@ import yaml
 from gpuplane import names
 from gpuplane.api.karpenter import AWS_GROUP, GROUP
 from gpuplane.api.nodefeature import GROUP as NODE_FEATURES
-from gpuplane.api.schema import OURS
 from gpuplane.cli.contents import contents_of_others, is_labelled
 from gpuplane.cli.forms import as_document
 from gpuplane.cli.image_option import require_image
 from gpuplane.cli.install_autoscaler import read_autoscaler
-from gpuplane.cli.removal import remove, remove_objects, until_gone
+from gpuplane.cli.install_objects import DEFINITION, QUOTA, SHARED, apply, find
+from gpuplane.cli.removal import remove, remove_objects
 from gpuplane.cli.terminal import Console, LivePage, count
 from gpuplane.operator.autoscaler_install import is_of_classes, is_of_nodes
 from gpuplane.operator.installation import MANAGER, POLICY_KIND, installation, removals, resource_of
 from gpuplane.operator.monitoring import KINDS, read_labels
 from kubekit.errors import NoAnswer, Terminal, UsageError
 from kubekit.kube import Client, NotFound
-from kubekit.kube.codec import decode_any
 
 Manifest = dict[str, Any]
-DEFINITION: Final = "CustomResourceDefinition"
-# What others may have made first, and what takes all objects of others along when it is deleted.
-QUOTA: Final = "ResourceQuota"
 POLICIES: Final = "ValidatingAdmissionPolicy"
-# Credentials may be a Secret that an administrator made.
-SHARED: Final = (DEFINITION, "Namespace", QUOTA, "Secret")
 KARPENTER: Final = (GROUP, AWS_GROUP)
 BEFORE: Final = "it was there before gpuplane"
 RELEASE_SECONDS: Final = 30.0  # until classes go that no autoscaler releases
@@ -162,7 +156,7 @@ async def _refuse_beside_karpenter(client: Client, wanted: list[Manifest]) -> No
         raise Terminal("Karpenter works on this cluster, and buys nodes for the same pods", where=found, cure=cure)
     for manifest in wanted:
         if manifest["kind"] == DEFINITION and manifest["spec"]["group"] in KARPENTER:
-            made = await _found(client, manifest)
+            made = await find(client, manifest)
             if made is not None and not is_labelled(made):
                 what = "the definition is Karpenter's, or another program's"
                 raise Terminal(what, where=manifest["metadata"]["name"], cure=cure)
@@ -172,7 +166,7 @@ async def _ends_pod_scheduler(client: Client, wanted: list[Manifest]) -> bool:
     """Return whether the pod scheduler runs on the cluster, and not with what is wanted."""
     for manifest in wanted:
         if manifest["kind"] == "Deployment" and manifest["metadata"]["name"] == names.EXTENDER_NAME:
-            found = await _found(client, manifest)
+            found = await find(client, manifest)
             return found is not None and _schedules_pods(found) and not _schedules_pods(manifest)
     return False
 
@@ -197,63 +191,10 @@ async def _why_left(client: Client, manifest: Manifest) -> str:
     features = manifest["kind"] == DEFINITION and manifest["spec"]["group"] == NODE_FEATURES
     if not features and manifest["kind"] != QUOTA:
         return ""
-    found = await _found(client, manifest)
+    found = await find(client, manifest)
     if found is None or is_labelled(found):
         return ""
     return ("is another installation's" if features else "was there before gpuplane") + ": left as it is"
-
-
-async def _found(client: Client, manifest: Manifest) -> Manifest | None:
-    """The cluster's object of the manifest's kind and name, None when there is none."""
-    try:
-        meta = manifest["metadata"]
-        body = await client.request("GET", resource_of(manifest).path(meta.get("namespace"), meta["name"]))
-    except NotFound:
-        return None
-    found: Manifest = decode_any(body)
-    return found
-
-
-def field_manager(found: Manifest | None) -> str:
-    """Return the name under which to apply a definition: that of the program that applied it first.
-
-    NB: helm 4 applies CRDs without force. Under a name of our own, what an upgrade changed would be ours, and the next
-    `helm install` on the cluster would end in a conflict.
-    """
-    entries = found["metadata"].get("managedFields", ()) if found is not None else ()
-    appliers = [entry["manager"] for entry in entries if entry["operation"] == "Apply" and "subresource" not in entry]
-    return next((manager for manager in appliers if manager != MANAGER), MANAGER)
-
-
-def unclaimed(manifest: Manifest) -> Manifest:
-    """Return the manifest without our label: only what an installation created carries it, and uninstall keeps the
-    rest.
-    """
-    meta = manifest["metadata"]
-    labels = {name: value for name, value in meta["labels"].items() if name not in OURS}
-    return {**manifest, "metadata": {**meta, "labels": labels}}
-
-
-async def apply(client: Client, manifest: Manifest) -> None:
-    """Server-side apply. A kind whose CRD was applied a moment ago is tried until it is served. An object that an
-    earlier uninstall is still deleting is awaited and created again.
-    """
-    resource = resource_of(manifest)
-    meta = manifest["metadata"]
-    found = await _found(client, manifest) if manifest["kind"] in SHARED else None
-    manager = field_manager(found) if manifest["kind"] == DEFINITION else MANAGER
-    wanted = unclaimed(manifest) if found is not None and not is_labelled(found) else manifest
-    while True:
-        try:
-            made = await client.apply(wanted, manager, resource=resource)
-        except NotFound:
-            if manifest["kind"] != POLICY_KIND:
-                raise
-            await asyncio.sleep(0.05)
-            continue
-        if "deletionTimestamp" not in made["metadata"]:
-            return
-        await until_gone(client, resource.path(meta.get("namespace"), meta["name"]))
 
 
 async def _list_removals(options: Namespace, screen: Console, wanted: list[Manifest]) -> int:
@@ -261,7 +202,7 @@ async def _list_removals(options: Namespace, screen: Console, wanted: list[Manif
     async with Client.connect(options.kubeconfig, options.context, user_agent=MANAGER) as client:
         try:
             async with asyncio.timeout(options.timeout):
-                there = [manifest for manifest in wanted if await _found(client, manifest) is not None]
+                there = [manifest for manifest in wanted if await find(client, manifest) is not None]
                 whys = [(manifest, await _why_kept(client, manifest)) for manifest in there]
         except TimeoutError:
             raise NoAnswer(
@@ -277,7 +218,7 @@ async def _list_removals(options: Namespace, screen: Console, wanted: list[Manif
 
 
 def _removal(removed: list[str], kept: dict[str, str], options: Namespace) -> str:
-    """Return what was removed, or would be, and what is kept for which reason, as JSON or YAML."""
+    """Return what was removed, or would be, and what stays for which reason, as JSON or YAML."""
     reasons = [{"object": title, "why": why} for title, why in kept.items()]
     return as_document("Removal", {"dryRun": options.dry_run, "removed": removed, "kept": reasons}, options.output)
 
@@ -291,7 +232,7 @@ async def _uninstall(options: Namespace, screen: Console, wanted: list[Manifest]
             async with asyncio.timeout(options.timeout):
                 # Pools, then claims, while the definitions of all of them are served: the autoscaler needs them.
                 for manifest in filter(is_of_nodes, wanted):
-                    if await _found(client, manifest) is None or await _why_kept(client, manifest):
+                    if await find(client, manifest) is None or await _why_kept(client, manifest):
                         continue
                     try:
                         async with asyncio.timeout(RELEASE_SECONDS if is_of_classes(manifest) else None):
@@ -326,13 +267,13 @@ def _late(manifest: Manifest, aim: str, seconds: float, command: str) -> NoAnswe
     look = LOOK.get(manifest["kind"], "")
     return NoAnswer(
         f"{_title(manifest)} was not {aim} after {seconds:.0f} s",
-        cure=f"{look}run gpuplane {command} again: it goes on from here",
+        cure=f"{look}run gpuplane {command} again to continue",
     )
 
 
 async def _why_kept(client: Client, manifest: Manifest) -> str:
     """Return why an object must stay, for others have objects in it or of it; empty when it may go. Writes nothing."""
-    found = await _found(client, manifest) if manifest["kind"] in SHARED else None
+    found = await find(client, manifest) if manifest["kind"] in SHARED else None
     if found is None:
         return ""
     if not is_labelled(found):

@@ -21,7 +21,7 @@ def _driver(commands: Any) -> None:
     plan = actions.add_parser(
         "plan",
         parents=[talk_options(), form_options(*DOCUMENTS)],
-        help="what installing a driver would do; does nothing",
+        help="the steps that installing a driver would take; changes nothing",
     )
     plan.add_argument("--host-root", type=Path, default=Path("/"), metavar="DIR", help="root of the file system")
     plan.add_argument("--driver-version", default="", metavar="VERSION", help="570.133.20, or 570 with --precompiled")
@@ -82,7 +82,7 @@ def _toolkit(commands: Any) -> None:
         "--device-name-strategy",
         choices=["index", "uuid", "type-index"],
         action="append",
-        help="how devices are named; may be given again (default: index and uuid)",
+        help="how devices are named; may be repeated (default: index and uuid)",
     )
     cdi.add_argument("--vendor", default="", metavar="NAME", help="of the kind (default: nvidia.com)")
     cdi.add_argument("--class", default="", dest="of_class", metavar="NAME", help="of the kind (default: gpu)")
@@ -91,7 +91,7 @@ def _toolkit(commands: Any) -> None:
         action="append",
         default=[],
         metavar="ID",
-        help="only this GPU or MIG device, by index or UUID; may be given again",
+        help="only this GPU or MIG device, by index or UUID; may be repeated",
     )
     cdi.add_argument("--no-all-device", action="store_true", help="no device named all")
     cdi.add_argument(
@@ -99,7 +99,7 @@ def _toolkit(commands: Any) -> None:
         choices=["create-symlinks", "enable-cuda-compat", "update-ldcache", "all"],
         action="append",
         default=[],
-        help="leave a hook out; may be given again",
+        help="leave a hook out; may be repeated",
     )
     cdi.add_argument(
         "--nvidia-cdi-hook-path", default="", metavar="PATH", help="NVIDIA's hook program (default: found)"

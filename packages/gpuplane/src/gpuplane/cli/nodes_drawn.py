@@ -141,5 +141,5 @@ def _amount_row(option: NodeOption, pods: Sequence[PodAsk], colours: Sequence[in
         asked[FREE] -= amount
     free = asked.pop(FREE)
     parts: Mapping[int, int] = {**dict(sorted(asked.items())), FREE: free}
-    # What is left out to the right belongs to the DaemonSets.
+    # The part without a cell, at the right, belongs to the DaemonSets.
     return DrawnRow(name, tuple(DrawnCell(who, 100 * part / total) for who, part in parts.items() if part > 0 < total))

@@ -8,6 +8,7 @@ import argparse
 import importlib
 import math
 import re
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -33,6 +34,8 @@ def lazy(module: str, function: str) -> Callable[[Namespace, Any], int]:
     return call
 
 
+MAX_PORT: Final = 65535
+MOST_DIGITS: Final = 18  # which 64 bits hold
 _NEGATIVE: Final = re.compile(r"-\.?\d")
 
 
@@ -47,9 +50,17 @@ class Parser(ArgumentParser):
         self._negative_number_matcher = _NEGATIVE
 
     def error(self, message: str) -> NoReturn:
-        from gpuplane.cli.terminal import harmless  # late: a help that is right needs none of it
+        from gpuplane.cli.terminal import Console, harmless  # late: a help that is right needs none of it
 
-        self.exit(self.wrong_usage, f"{self.prog}: {harmless(message, coloured=False)}\nSee '{self.prog} --help'.\n")
+        said = harmless(f"{self.prog}: {message}", coloured=False)
+        lines = Console(sys.stdout, sys.stderr, colour="never").wrapped(said, 2, sys.stderr)
+        self.exit(self.wrong_usage, "\n  ".join([*lines, ""]).rstrip(" ") + f"See '{self.prog} --help'.\n")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        # NB: as of a variable that is not set; Path takes it for the current directory.
+        if action.type is Path and not arg_string:
+            raise argparse.ArgumentError(action, "'' names no file")
+        return super()._get_value(action, arg_string)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # NB: argparse has no public way to word this error.
@@ -152,7 +163,26 @@ def duration(text: str) -> float:
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    if not (text.isascii() and text.isdecimal() and len(text) < 7 and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    """A whole number from 1 to 999999."""
+    return _number(text, least=1, digits=6)
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 0, of MOST_DIGITS at most."""
+    return _number(text, least=0, digits=MOST_DIGITS)
+
+
+def _number(text: str, *, least: int, digits: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or (least and not text.strip("0")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least {least}")
+    # NB: Python refuses to read numbers of thousands of digits, and takes long for them.
+    if len(text.lstrip("0")) > digits:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: {10**digits - 1} at most")
+    return int(text)
+
+
+def port(text: str) -> int:
+    """A TCP port, or 0 for any that is free."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS and int(text) <= MAX_PORT):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to {MAX_PORT}")
     return int(text)

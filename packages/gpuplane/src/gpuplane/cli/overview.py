@@ -19,11 +19,11 @@ from kubekit.api.core import Pod
 from kubekit.api.quantity import Quantity, whole
 
 Amounts = Mapping[str, Quantity]
-"""What a node's kubelet advertises, by resource."""
+"""The amounts that a node's kubelet advertises, by resource."""
 HolderOfPod = Callable[[Pod, Sequence[GPU], Sequence[GpuUnits]], PodHolder]
-"""What a bound pod holds of the GPUs of its node, which offers units."""
+"""(pod, GPUs of its node, units that the node offers) -> the part that the pod holds."""
 ViewOfNode = Callable[[GPUNode, tuple[GpuUnits, ...], Sequence[PodHolder], str, UpgradeView | None], NodeView]
-"""What `node_view` returns."""
+"""The signature of `node_view`."""
 
 
 def overview(

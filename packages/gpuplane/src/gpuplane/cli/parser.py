@@ -42,12 +42,16 @@ def _without_help(words: Sequence[str]) -> list[str]:
 
 def _refuse(parser: Parser, words: Sequence[str], unknown: Sequence[str]) -> NoReturn:
     """End with wrong usage, as the command does that the unknown words were for."""
-    from gpuplane.cli.word_order import find_flag, flags_below, named_parser, own_flags  # late: only after a mistake
+    # late: only after a mistake
+    from gpuplane.cli.word_order import find_flag, flags_below, named_parser, own_flags, places
 
     command, _ = named_parser(parser, words)
+    flag = unknown[0].partition("=")[0]
     if command is parser and find_flag(flags_below(parser), unknown[0]) is not None:
         parser.error(f"no COMMAND is named for {' '.join(unknown)}")
-    meant = did_you_mean(unknown[0].partition("=")[0], own_flags(command))
+    meant = did_you_mean(flag, own_flags(command))
+    if flag.startswith("--") and flag[2:] in places(command):
+        meant = f"; write it without the flag: {command.prog} {flag[2:].upper()}"
     command.error(f"unknown: {' '.join(unknown)}{meant}")
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpuplane import names
 from gpuplane.cli.components import OPERANDS, OTHERS
-from gpuplane.cli.options import cluster_options, completed, duration, examples, lazy, positive
+from gpuplane.cli.options import cluster_options, completed, duration, examples, lazy, port, positive
 from gpuplane.cli.verbs import Verbs
 
 _POLICIES: Final = ("opportunity", "fragmentation", "power", "tightest", "spread", "topology")
@@ -21,7 +21,7 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
         "type": Path, "default": Path("/var/lib/kubelet"), "metavar": "DIR", "help": "the kubelet's directory",
     },
     "config": {"type": Path, "metavar": "FILE", "help": "the component's configuration file"},
-    "port": {"type": int, "help": "port to serve on"},
+    "port": {"type": port, "help": "port to serve on"},
     "cdi-specification": {
         "type": Path, "metavar": "FILE",
         "help": "the CDI specification that its container has its GPUs from: it ends when it changes, for a container "
@@ -82,7 +82,7 @@ _RUN_FLAGS: Final[dict[str, dict[str, Any]]] = {
     "url": {"default": "", "help": "with --print-config: where kube-scheduler reaches it (default: the Service)"},
     "host": {
         "action": "append", "default": [], "metavar": "NAME",
-        "help": "a name by which browsers reach it, besides its Service and localhost; may be given several times",
+        "help": "a name by which browsers reach it, besides its Service and localhost; may be repeated",
     },
     "history-dir": {
         "default": "", "metavar": "DIR",

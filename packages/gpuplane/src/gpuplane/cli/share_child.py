@@ -4,8 +4,8 @@ Invariants:
 
 - Signals are waited for, not handled: no code of ours runs between two instructions, none is lost while we look after
   the limits.
-- What the terminal sends (Ctrl-C, a resize) reaches the command by itself, since it is in our process group; only what
-  another process sends to this process alone is passed on. So nothing arrives twice.
+- Signals of the terminal (Ctrl-C, a resize) reach the command by themselves, since it is in our process group. Only
+  signals from another process to this process alone are passed on. So no signal arrives twice.
 - The command gets the signal mask and the handlers that we were started with.
 """
 

@@ -63,7 +63,7 @@ def add_share(commands: Any) -> None:
     run.set_defaults(command=lazy("share_run", "run"))
 
     top = actions.add_parser(
-        "top", parents=[talk_options(), form_options(*DOCUMENTS)], help="who uses which part of this machine's GPUs"
+        "top", parents=[talk_options(), form_options(*DOCUMENTS)], help="the processes on this machine's GPUs"
     )
     top.add_argument("-w", "--watch", action="store_true", help="stay, also without a terminal: one answer a second")
     top.add_argument("--once", action="store_true", help="one answer, also on a terminal")

@@ -92,7 +92,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def run(options: Namespace, screen: Console) -> int:
     """The command's exit code; 125 when we could not run it, 126 and 127 when it cannot be run."""
-    # What the agent has to say comes through us.
+    # The agent's messages are printed by this module.
     logging.getLogger("gpuplane").addHandler(logging.NullHandler())
     try:
         return _run(options, screen)

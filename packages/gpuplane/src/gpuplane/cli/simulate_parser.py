@@ -14,7 +14,7 @@ _THROUGH: Final = ("policy", "extender", "scheduler")
 
 def add_simulate(commands: Any) -> None:
     """`simulate packing` and `simulate nodes`."""
-    simulate = commands.add_parser("simulate", help="what a policy would do, with the code that a cluster runs")
+    simulate = commands.add_parser("simulate", help="simulate a placement policy, with the code that a cluster runs")
     experiments = simulate.add_subparsers(title="experiments", metavar="EXPERIMENT", required=True)
     packing = experiments.add_parser(
         "packing",
@@ -34,7 +34,8 @@ def add_simulate(commands: Any) -> None:
     packing.add_argument(
         "--through",
         choices=_THROUGH,
-        help="what decides: the policy alone (default), kube-scheduler with the extender, or our pod scheduler",
+        help="the program that decides: the policy alone (default), kube-scheduler with the extender, or our pod "
+        "scheduler",
     )
     packing.add_argument(
         "--compare",

@@ -112,7 +112,7 @@ async def _follow(follower: Follower, table: LivePage, name: str, options: Names
         else:
             mine = of_namespace(seen, options.namespace) if options.namespace else seen
             for line in changes(last, mine, screen, now, gpus=options.what == "gpus"):
-                # What is asked for goes to stdout; with --wait the answer is the page at the end.
+                # The answer goes to stdout; with --wait that is the page at the end.
                 (screen.print if options.watch else screen.say)(line)
             last = mine
         screen.out.flush()

@@ -25,7 +25,7 @@ def stage_glyphs(node: NodeView, screen: Console, running: str = "") -> str:
     """One glyph for each stage, e.g. `✓=✓✗-----`; `running` replaces the glyph of what is on its way."""
     marks = []
     for state in node.stages.values():
-        # What is on its way and says why it gets nowhere is as bad as what failed.
+        # A running stage with a reason why it gets nowhere is as bad as a failed one.
         stuck = state == StageState.RUNNING.value and node.what
         glyph, colour = MARKS[StageState.FAILED.value if stuck else state]
         text = running if running and state == StageState.RUNNING.value else screen.glyph(glyph)

@@ -51,7 +51,7 @@ def _not_installed(client: Client, *, definitions: bool) -> NotInstalled:
     return NotInstalled(
         f"gpuplane is not on this cluster{left}",
         where=cluster_name(client),
-        cure="gpuplane install --dry-run prints what an installation is; gpuplane install puts it there",
+        cure="gpuplane install --dry-run prints the manifests; gpuplane install applies them",
     )
 
 
@@ -115,7 +115,7 @@ def _chosen(gpunodes: list[GPUNode], nodes: list[Node], selector: str) -> list[G
 
 
 async def read_operator(client: Client) -> OperatorView:
-    """Return the cluster's operator. One that the user may not read counts as there."""
+    """Return the cluster's operator. Without the right to read, it counts as installed."""
     try:
         operator = await client.get(Deployment, OPERATOR, names.OPERATOR_NAMESPACE)
     except Forbidden:
@@ -128,7 +128,7 @@ async def read_operator(client: Client) -> OperatorView:
 
 
 async def buys_nodes(client: Client) -> bool:
-    """Return whether an autoscaler is installed. One that the user may not read counts as missing."""
+    """Return whether an autoscaler is installed. Without the right to read, it counts as missing."""
     try:
         await client.get(Deployment, names.AUTOSCALER_NAME, names.OPERATOR_NAMESPACE)
     except (Forbidden, NotFound):

@@ -187,7 +187,8 @@ class Overview(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def of_namespace(seen: Overview, namespace: str) -> Overview:
-    """The overview with the pods of one namespace. What nodes and GPUs have in all stays: others hold it too."""
+    """The overview with the pods of one namespace. The totals of nodes and GPUs stay: other namespaces hold them
+    too."""
     mine = f"{namespace}/"
     waiting = tuple(pod for pod in seen.waiting_pods if pod.pod.startswith(mine))
     nodes = tuple(

@@ -53,8 +53,8 @@ def tilde(path: Path) -> str:
 def harmless(text: str, *, coloured: bool = True) -> str:
     """Return a text for a terminal: control characters are written out, as `^[` for the one that begins commands.
 
-    The texts of annotations and events are written by users of the cluster, also of other namespaces. What a pipe or a
-    log has of them may be displayed by a terminal later.
+    The texts of annotations and events are written by users of the cluster, also of other namespaces. A terminal may
+    later display a pipe or a log with these texts.
 
     Args:
         coloured: whether the text may have colours, which stay.
@@ -186,8 +186,9 @@ class Console:
         for name, text in (("where", error.where), ("cure", error.cure)):
             if text:
                 self._tell(f"    {name:6} ", text, 11)
-        for finding in getattr(error, "findings", ()):
-            self._tell("    - ", str(finding), 6)
+        findings = [str(finding) for finding in getattr(error, "findings", ())]
+        for finding in findings if findings != [error.what] else ():
+            self._tell("    - ", finding, 6)
         cause = error.__cause__
         while cause is not None:
             if str(cause):

@@ -54,6 +54,12 @@ def flags_below(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return found
 
 
+def places(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the names of the arguments of one parser that have no flag."""
+    # NB: argparse has no public way to list them
+    return {action.dest for action in parser._actions if not action.option_strings}
+
+
 def own_flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Return the flags of one parser, by spelling."""
     # NB: argparse has no public way to list them

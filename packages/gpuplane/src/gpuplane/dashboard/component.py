@@ -1,7 +1,7 @@
 """`gpuplane run dashboard`: the dashboard in the cluster, for all of its users, by HTTPS.
 
-It reads the cluster with an account of its own, which writes nothing but its certificate. Who sees what is decided for
-each request: `gate`.
+It reads the cluster with an account of its own, which writes nothing but its certificate. `gate` decides for each
+request what its user sees.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Invariants:
 - Without a token that the API server accepts there are the log-in page, its files and the probes, and nothing of the
   cluster. A stream ends within seconds once the token is no longer accepted, or its user's rights changed.
 - A request with a cookie has to be for a name of this server, and one that changes a session from its own page: pages
-  of other sites can neither log in nor out, nor be shown what this one shows.
+  of other sites can neither log in nor out, nor read answers.
 - A token is in no answer and in no log line.
 """
 

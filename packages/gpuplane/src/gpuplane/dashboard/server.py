@@ -7,7 +7,7 @@ Invariants:
 - It listens on this machine only, and answers under its own address only: another site that has its name resolved to
   this machine is refused by the Host header, another user of the machine by the key.
 - The key is in the address that the command prints; the browser has it in a cookie afterwards, which no script reads.
-- The page loads nothing from elsewhere, runs no inline script and is shown in no frame: its Content-Security-Policy.
+- The page loads nothing from elsewhere, runs no inline script and refuses frames: its Content-Security-Policy.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class OpenStream:
 class ViewerStreams:
     """
     Args:
-        most: how many there are at most. One that has to end is not counted any more.
+        most: how many there are at most. A stream that has to end is not counted any more.
     """
 
     def __init__(self, most: int = MOST_STREAMS) -> None:

@@ -161,4 +161,4 @@ def _without_places() -> Iterator[None]:
         raise
     except KubekitError as error:
         log.info("not answered: %s", error)
-        raise NoAnswer("what measures the costs does not answer", cure="try again in a minute") from None
+        raise NoAnswer("the source of the costs does not answer", cure="try again in a minute") from None

@@ -9,7 +9,7 @@ Invariants:
   one moment are asked for at different times.
 - While the API server does not answer, a decision stays for `STALE_SECONDS` more, and no new one is made.
 - A token is remembered by its digest alone. No log line and no error has it.
-- What is remembered is bounded, and so is the number of questions under way: wrong tokens cost the API server little.
+- The cache is bounded, and so is the number of requests in flight: wrong tokens cost the API server little.
 """
 
 from __future__ import annotations

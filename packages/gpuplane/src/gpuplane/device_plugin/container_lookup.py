@@ -17,7 +17,7 @@ from kubekit.api.core import Container, Pod
 
 
 class KubeletContainer(msgspec.Struct, frozen=True):
-    """A container in the kubelet's answer: resource -> its ids. Init containers that end are not shown."""
+    """A container in the kubelet's answer: resource -> its ids. Init containers that end are missing."""
 
     namespace: str
     pod: str
@@ -57,7 +57,7 @@ def candidates(
 
     Args:
         pods: (namespace, name) -> pod, those that the kubelet shows.
-        passed: (uid, container, resource) of requests that were answered, for containers that are never shown.
+        passed: (uid, container, resource) of requests that were answered, for containers that the kubelet never lists.
     """
     held: dict[tuple[str, str], dict[str, Mapping[str, tuple[str, ...]]]] = {}
     for one in shown:

@@ -69,7 +69,7 @@ class GpuManagerPod:
         async def answer() -> HttpAnswer:
             address = next((pod.status.pod_ip for pod in self._pods() if pod.status.pod_ip), "")
             if not address:
-                text = "no device plugin runs on this node: gpuplane status says what the node waits for\n"
+                text = "no device plugin runs on this node: gpuplane status reports what the node waits for\n"
                 return HttpAnswer(text.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
             return await self._fetch(address, PORT, path)
 

@@ -30,8 +30,8 @@ def first_health(
 def health_after(health: Mapping[str, str], event: HealthEvent) -> dict[str, str]:
     """Health after one event.
 
-    An application's own fault (XID 13, 31, 43, 45, 68, 109) says nothing about the GPU. The first reason is kept: what
-    follows on a GPU that has failed is seldom the cause. A GPU that has recovered is trusted again.
+    An application's own fault (XID 13, 31, 43, 45, 68, 109) says nothing about the GPU. The first reason stays: later
+    errors of a failed GPU are seldom the cause. A GPU that has recovered is trusted again.
     """
     if event.kind is HealthEventKind.RECOVERED:
         return {uuid: reason for uuid, reason in health.items() if uuid != event.uuid}

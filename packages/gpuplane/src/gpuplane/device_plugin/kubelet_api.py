@@ -75,5 +75,5 @@ class ResourcePlugin(Protocol):
         ...
 
     async def started(self, ids: Sequence[str]) -> None:
-        """The container that holds these devices is about to start. What is raised keeps it from starting."""
+        """Called when the container of these devices is about to start. An exception keeps it from starting."""
         ...

@@ -30,7 +30,7 @@ class MpsDaemons:
         self._wanted = daemons(inventory, config)
 
     def refuse(self, dialects: Collection[Dialect]) -> None:
-        """Raises InvalidInput where the same GPUs would be given to programs that are no clients of MPS."""
+        """Raises InvalidInput where programs that are no clients of MPS would get the same GPUs."""
         if self._wanted and set(dialects) != {Dialect.NVIDIA}:
             what = f"sharing.mps: {NO_SHARES}, and this node offers shares"
             cure = "take the label nvidia-device-enable off the node, or sharing.mps out of its configuration"

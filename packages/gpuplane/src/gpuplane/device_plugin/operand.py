@@ -2,7 +2,7 @@
 
 Invariants:
 
-- What works is not reported: that the GPUs are advertised is seen at the Node's allocatable.
+- Success is not reported: the Node's allocatable has the advertised GPUs.
 - `health` in GPUNode has this writer only, and is written when it changes. A sick GPU is not advertised even if the API
   server is down: the kubelet gets the change first.
 - Nothing polls while all GPUs are well, but where GPUs can be cut by MIG, of which NVML tells no news.
@@ -119,7 +119,7 @@ class _Node:
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _waits(self, chosen: NodeConfiguration | InvalidInput, error: KubekitError) -> bool:
-        """Return whether a node without a driver is none of our business, by `failOnInitError: false`."""
+        """Return whether a node without a driver is left alone, by `failOnInitError: false`."""
         if not isinstance(error, Retryable) or isinstance(chosen, InvalidInput):
             return False
         return not self._load(chosen).fail_on_init_error
@@ -233,7 +233,7 @@ def _warn(inventory: tuple[GPUFacts, ...], config: PluginConfig) -> None:
     """Log which devices are not offered, since nothing else shows it."""
     for gpu in inventory:
         if gpu.mig is MigMode.ENABLED and config.mig_strategy == "none":
-            log.warning("GPU not offered gpu=%d: it is in MIG mode, and migStrategy is none", gpu.index)
+            log.warning("GPU not offered gpu=%d: it is in MIG mode, and migStrategy=none", gpu.index)
         elif gpu.mig is MigMode.ENABLED and not gpu.mig_devices:
             log.warning("GPU not offered gpu=%d: it is in MIG mode without a MIG device", gpu.index)
     if config.device_list == {DeviceListStrategy.CDI_ANNOTATIONS}:

@@ -104,7 +104,7 @@ class UnitPlugin:
         return self._choice.choose(available, must_include, size)
 
     async def steered(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
-        """With shares on the same GPUs (`steering`) those that the pod was given; else as `preferred`."""
+        """With shares on the same GPUs (`steering`) those of the pod's assignment; else as `preferred`."""
         found = None
         if self._steering is not None:
             found = await self._steering.choose(self._resource, available, must_include, size)

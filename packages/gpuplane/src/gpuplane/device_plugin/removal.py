@@ -24,7 +24,7 @@ async def uninstall(context: OperandContext) -> None:
             raise Retryable(
                 f"{len(holders)} pods hold shares: {', '.join(holders[:5])}",
                 where=context.node_name,
-                cure="it goes on by itself once they have ended",
+                cure="the removal continues when they have ended",
             )
         from gpuplane.limits import ShareStore  # late: 3 MB, and only where a node is given back
 

@@ -96,7 +96,7 @@ _COMMON: Final = {
 }
 UNLABELLED: Final = frozenset(_COMMON.values())
 
-# What each level of the x86-64 psABI adds to the one below, in the kernel's names.
+# Features that each level of the x86-64 psABI adds to the one below, in the kernel's names.
 _LEVELS: Final = (
     "cmov cx8 fpu fxsr lm mmx sse sse2 syscall",
     "cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3",

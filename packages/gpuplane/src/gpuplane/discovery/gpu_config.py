@@ -1,6 +1,6 @@
 """Reads GPU feature discovery's part of the device plugin's configuration: sharing, MIG strategy, its own flags.
 
-Both programs are given the same files and choose and read them alike (`gpuplane.operand.configs`,
+Both programs choose and read the same files alike (`gpuplane.operand.configs`,
 `gpuplane.api.pluginconfig`): a configuration that the plugin cannot follow changes no label either.
 """
 

@@ -31,7 +31,7 @@ def is_feature_label(label: str) -> bool:
 
 
 def feature_labels(features: Features) -> dict[str, str]:
-    """The labels of a machine. What cannot be a label (a version with forbidden characters) is left out."""
+    """The labels of a machine. A value that cannot be a label (a version with forbidden characters) is left out."""
     return {
         FEATURE_PREFIX + name: value
         for name, value in sorted(_labels(features))

@@ -29,7 +29,7 @@ from gpuplane.discovery.features import RULE_MATCHED, Attributes, Features, unio
 from kubekit.api.core import Taint
 
 Element = Mapping[str, str]
-"""What a template sees: Name, or Name and Value, or an instance's attributes."""
+"""Fields of a template: Name, or Name and Value, or an instance's attributes."""
 Matched = dict[str, dict[str, list[Element]]]
 
 

@@ -1,7 +1,7 @@
 """Plans an installation on a host without doing it: the same decisions and steps, on the facts that each step leaves.
 
-What only a step brings to light (the edition of a package, a failing download, who but the daemons holds a GPU) is not
-in a plan.
+Facts that only a step finds (the edition of a package, a failing download, other holders of a GPU than the daemons) are
+not in a plan.
 """
 
 from __future__ import annotations

@@ -168,5 +168,5 @@ def _unload(facts: DriverFacts, version: str) -> DriverDecision:
         "ModuleInUse",
         f"driver {facts.module} is loaded and in use, {version} is wanted",
         "/sys/module/nvidia",
-        "stop what uses the GPUs, or reboot the node",
+        "end the processes that use the GPUs, or reboot the node",
     )

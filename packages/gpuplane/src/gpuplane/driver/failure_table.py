@@ -195,7 +195,7 @@ TABLE: Final = (
         what="{words}: the modules were not made for the running kernel",
         cure=f"umount -R -l /{names.DRIVER_ROOT}; rm -rf /{names.DRIVER_STORE} on the node: they are made again",
     ),
-    FailureRow(tools=_MODULES, says=r"in use", reason="ModuleInUse", cure="stop what uses the GPUs first"),
+    FailureRow(tools=_MODULES, says=r"in use", reason="ModuleInUse", cure="end the processes that use the GPUs first"),
     FailureRow(tools=_MODULES, says="", reason="{Tool}Failed", cure=_DMESG),
     FailureRow(
         tools=("make",),

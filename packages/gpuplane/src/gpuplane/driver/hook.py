@@ -46,7 +46,7 @@ def new_kernel(host: Host) -> str:
         return told
     for link in BOOT_LINKS:
         _, dash, release = (host.readlink(link) or "").rpartition("/")[2].partition("-")
-        # One that is being installed has no list of its modules yet, one that was removed has none any more.
+        # A kernel that is being installed has no list of its modules yet, a removed one has none any more.
         if dash and host.exists(f"lib/modules/{release}/modules.dep"):
             return release
     return ""

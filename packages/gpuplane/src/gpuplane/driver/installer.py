@@ -215,7 +215,7 @@ async def _write_root(host: Host, facts: DriverFacts, action: Action, kernel: st
             note(host, COMPONENT, {"busy": ""})
         raise
     except asyncio.CancelledError:
-        # A signal in the middle: nothing half made stays mounted. What is loaded already keeps its root.
+        # A signal in the middle: nothing half made stays mounted. A loaded driver keeps its root.
         if not module_version(host):
             await asyncio.shield(host.runner.run(_command(host, stepping.unmount())))
         raise
@@ -312,7 +312,7 @@ async def _unload(host: Host) -> None:
             "ModuleInUse",
             f"driver {loaded.module} is in use by {loaded.users} open files or mappings",
             where="/sys/module/nvidia",
-            cure="stop what uses the GPUs first",
+            cure="end the processes that use the GPUs first",
         )
     for module in loaded.loaded:
         done = await host.run("rmmod", module)

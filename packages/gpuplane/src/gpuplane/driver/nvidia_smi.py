@@ -1,8 +1,8 @@
 """nvidia-smi of gpuplane's image: runs that of the node's driver, in the root where the driver lies.
 
 `kubectl exec ds/nvidia-driver-daemonset-... -- nvidia-smi` is the first command of every guide. gpuplane's image has no
-driver; the pods that mount the node's root have the node's. A container that was given GPUs has the driver's own
-program instead, which the runtime mounts over this one.
+driver; the pods that mount the node's root have the node's. A container with GPUs has the driver's own program instead,
+which the runtime mounts over this one.
 """
 
 from __future__ import annotations

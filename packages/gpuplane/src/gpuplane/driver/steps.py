@@ -1,9 +1,9 @@
 """The commands and files of each action in their order, made from facts alone.
 
 A released driver lives in a root of its own, `run/nvidia/driver`: the host's file system under a writable layer
-(overlayfs) below `var/lib/gpuplane/driver/root`. What package managers and installers write goes into that layer, so
-the host itself stays as it is, and taking the driver back is unmounting and deleting. The kernel finds firmware there
-by its search path, CDI and the validator by `driver-ready`.
+(overlayfs) below `var/lib/gpuplane/driver/root`. Package managers and installers write into that layer, so the host
+itself stays as it is, and taking the driver back is unmounting and deleting. The kernel finds firmware there by its
+search path, CDI and the validator by `driver-ready`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _INSTALLER_FLAGS: Final = (
     "--x-library-path=/tmp/null",
     "--x-sysconfig-path=/tmp/null",
 )
-# What drivers before 580 do by themselves: memory of coherent GPUs must not become a NUMA node of the kubelet's.
+# As drivers before 580 do by themselves: memory of coherent GPUs must not become a NUMA node of the kubelet's.
 _COHERENT: Final = "NVreg_CoherentGPUMemoryMode=driver"
 
 

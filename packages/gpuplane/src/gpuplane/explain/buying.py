@@ -1,7 +1,7 @@
 """The work of the autoscaler for a pod that waits: a node on its way, a refusal, or nothing yet. Pure.
 
-Its events on the pod name the NodeClaim; the claim's conditions say how far the node is. Events are kept for an hour,
-so a claim that exists counts more than the event that names it.
+Its events on the pod name the NodeClaim; the claim's conditions say how far the node is. Events last an hour, so a
+claim that exists counts more than the event that names it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def others_gone(world: World, raw: Object, verdicts: list[NodeVerdict]) -> Itera
     others = [pod for pod in world.pods.values() if pod.spec.node_name in nodes]
     for pod in sorted(others, key=lambda pod: (pod.request.core, pod.shown))[:TRIES]:
         with world.without(pod.metadata.uid):
-            # What it leaves is on its node; what it leaves of a quota counts on others as well.
+            # The pod frees GPUs on its node; the part of a quota that it frees counts on other nodes as well.
             where = nodes if "quota" in nodes.values() else [pod.spec.node_name]
             done = list(proved(world, f"{world.shown(pod)} ends or is deleted", raw, where))
         if done:

@@ -82,7 +82,7 @@ def evictions(world: World, view: SchedulerView, pod: ScheduledPod, decision: De
         return None
     if decision.found is None:
         return None
-    # What holds for a pod holds for equal ones, except that room is kept for a nominated pod alone.
+    # Equal pods have equal answers, except that room is reserved for a nominated pod alone.
     kind = pod.kind if not info.nominated else b""
     if kind and kind in view.evictions:
         return view.evictions[kind]

@@ -1,8 +1,8 @@
 """The purchase that each node pool would make for a pod that waits, or the rules of the pool that say no. Pure.
 
-The decision is the autoscaler's own. Types and prices are those of the built-in list (`pool_market`), so offerings that
-the cloud has closed are not known here. Where no pool buys, changes of the pod and of the pools are tried, and those
-with which the decision buys a node are cures.
+The decision is the autoscaler's own. Types and prices are those of the built-in list (`pool_market`), so the decision
+does not know of offerings that the cloud has closed. Where no pool buys, changes of the pod and of the pools are tried,
+and those with which the decision buys a node are cures.
 """
 
 from __future__ import annotations

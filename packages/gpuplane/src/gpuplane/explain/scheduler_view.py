@@ -2,7 +2,7 @@
 
 The classes that decide in the scheduler (`scheduler.pods.deciders`) decide here too, on a cache and a ledger of the
 same classes. The rest of the scheduler's memory is not here: reservations of Bindings on their way, places that are
-held for moved pods, the past of queues, and which GPU is kept for a gang that has to be on one.
+held for moved pods, the past of queues, and which GPU is reserved for a gang that has to be on one.
 
 Volumes and resource claims of pods are left out, since the objects that decide about them are not read.
 """
@@ -44,7 +44,7 @@ def offline_cluster(facts: ClusterFacts, *, claims: bool = True) -> OfflineClust
     """Return the ledger, the cache and the filters of the pod scheduler.
 
     Args:
-        claims: with the volumes and resource claims of pods, whose objects are not known.
+        claims: with the volumes and resource claims of pods, whose objects are unknown.
     """
     cluster = OfflineCluster(names.SCHEDULER_NAME, Policies(), facts.quotas.get)
     cluster.cluster.name_by(facts.naming)
@@ -124,7 +124,7 @@ class SchedulerView:
         return transform_scheduled_pod(scheduler)(msgspec.convert(_without_claims(named), RawPod))
 
     def promised(self, pod: ScheduledPod) -> ScheduledPod:
-        """Return the pod as the filters have to see it, if room is kept for it."""
+        """Return the pod as the filters have to see it, if room is reserved for it."""
         if pod.info is None or not pod.info.nominated:
             return pod
         return as_promised(pod, pod.info, self.fair)

@@ -128,7 +128,7 @@ DEFAULT_FIELDS: Final = (
     ExporterField("DCGM_FI_DEV_MEM_COPY_UTIL", _G, "Time in which the memory was read or written, percent."),
     ExporterField("DCGM_FI_DEV_ENC_UTIL", _G, "Utilization of the video encoder, percent."),
     ExporterField("DCGM_FI_DEV_DEC_UTIL", _G, "Utilization of the video decoder, percent."),
-    ExporterField("DCGM_FI_DEV_XID_ERRORS", _G, "The last XID error seen; 0 is none."),
+    ExporterField("DCGM_FI_DEV_XID_ERRORS", _G, "The last XID error seen; 0 without one."),
     ExporterField("DCGM_FI_DEV_FB_FREE", _G, "Free GPU memory, MiB."),
     ExporterField("DCGM_FI_DEV_FB_USED", _G, "GPU memory in use, MiB."),
     ExporterField("DCGM_FI_DEV_FB_RESERVED", _G, "GPU memory that the driver keeps for itself, MiB."),

@@ -23,7 +23,7 @@ class Jobs:
         self._said = ""
 
     def read(self) -> dict[str, tuple[str, ...]]:
-        """`3` or `3.1` -> jobs. Metrics never fail because of them: what cannot be read is said once."""
+        """`3` or `3.1` -> jobs. Metrics never fail because of an unreadable file: the log names it once."""
         if not self._directory:
             return {}
         found = {}

@@ -28,6 +28,7 @@ import msgspec
 
 from gpuplane.exporter import settings
 from gpuplane.exporter.choice import FieldChoice, load
+from gpuplane.exporter.claims import AdminClaims
 from gpuplane.exporter.jobs import Jobs
 from gpuplane.exporter.marks import PodMarks
 from gpuplane.exporter.pods import GPUHolders
@@ -180,7 +181,8 @@ class Exporter:
         self._marks = marks
         self._settings = given
         self._choice = choice
-        self._pods = GPUHolders(context.kubelet_dir, context.sleep, given.resources)
+        claims = AdminClaims(context.client)
+        self._pods = GPUHolders(context.kubelet_dir, context.sleep, given.resources, claims)
         self._jobs = Jobs(context.host, given.jobs_dir)
         self._source: GPUSource | None = None
         self._driver_version = ""

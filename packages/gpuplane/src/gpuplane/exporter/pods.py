@@ -10,12 +10,13 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuplane import names
+from gpuplane.exporter.claims import AdminClaims, ClaimedDevice, claimed_gpus
 from gpuplane.exporter.render import GPUHolder
 from kubekit.pod_resources import PodResourcesClient
 from kubekit.rpc import RpcError
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuplane.exporter")
 
-# What the names of GPU resources begin with.
+# The names of GPU resources begin with these.
 PREFIXES: Final = ("nvidia.com/", names.VCUDA_CORE, names.VCUDA_MEMORY, names.ALPHA_GPU)
 WHOLE: Final = 100  # ids of vcuda-core that are one GPU
 MEMORY_UNIT: Final = 256 << 20  # bytes of an id of vcuda-memory
 SHARES: Final = (names.VCUDA_CORE, names.VCUDA_MEMORY)
-# What stands before the number of a replica: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
+# These stand before the number of a replica: `UUID::3` of NVIDIA's plugin and ours, `nvidia0/vgpu3` of GKE's.
 REPLICA_SIGNS: Final = ("::", "/vgpu")
 # A whole GPU as NVIDIA's driver of resource claims names it, by the number of its device node.
 CLAIMED_GPU: Final = re.compile(r"gpu-(\d{1,4})")
@@ -50,13 +51,18 @@ def split_replica(device_id: str) -> tuple[str, str]:
     return device_id, ""
 
 
-def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIXES) -> dict[str, list[GPUHolder]]:
+def holders(
+    answer: ListPodResourcesResponse,
+    prefixes: tuple[str, ...] = PREFIXES,
+    administrative: Collection[ClaimedDevice] = (),
+) -> dict[str, list[GPUHolder]]:
     """Device id without its replica -> who holds it, from the kubelet's answer.
 
     A share has an id for each percent and each 256 MiB; its holder is reported once, as for a whole GPU.
 
     Args:
         prefixes: prefixes of the names of GPU resources. Ids of other devices do no harm: no GPU has them.
+        administrative: devices of claims that their containers do not hold.
     """
     found: dict[str, list[GPUHolder]] = {}
     for pod in answer.pod_resources:
@@ -73,15 +79,15 @@ def holders(answer: ListPodResourcesResponse, prefixes: tuple[str, ...] = PREFIX
                 known = found.setdefault(device, [])
                 if holder not in known:
                     known.append(holder)
-            for device in _claimed(container):
+            for device in _claimed(container, administrative):
                 found.setdefault(device, []).append(GPUHolder(namespace, pod_name, name, claim=True))
     return found
 
 
-def _claimed(container: ContainerResources) -> Iterator[str]:
+def _claimed(container: ContainerResources, administrative: Collection[ClaimedDevice]) -> Iterator[str]:
     """Yield the device nodes' names of the GPUs that a container holds by resource claims, each once."""
-    claimed = (device for resource in container.dynamic_resources for device in resource.claim_resources)
-    named = (CLAIMED_GPU.fullmatch(one.device_name) for one in claimed if one.driver_name == names.DRA_DRIVER)
+    held = (one.device for one in claimed_gpus(container) if one not in administrative)
+    named = map(CLAIMED_GPU.fullmatch, held)
     yield from dict.fromkeys(f"nvidia{int(one[1])}" for one in named if one is not None)
 
 
@@ -118,6 +124,7 @@ class GPUHolders:
 
     Args:
         resources: GPU resources next to those that are known.
+        claims: finds the claims that hold no GPU; without it all do.
     """
 
     def __init__(
@@ -125,8 +132,10 @@ class GPUHolders:
         kubelet_dir: Path,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         resources: tuple[str, ...] = (),
+        claims: AdminClaims | None = None,
     ) -> None:
         self._kubelet = PodResourcesClient(kubelet_dir, sleep)
+        self._claims = claims
         self._prefixes = (*PREFIXES, *resources)
         self._said = ""
         self.answered = False
@@ -148,7 +157,11 @@ class GPUHolders:
             return {}
         self._say("")
         self.answered = True
-        return holders(answer, self._prefixes)
+        if self._claims is None:
+            return holders(answer, self._prefixes)
+        containers = (container for pod in answer.pod_resources for container in pod.containers)
+        claimed = chain.from_iterable(map(claimed_gpus, containers))
+        return holders(answer, self._prefixes, await self._claims.administrative(claimed))
 
     async def replicas(self, held: Iterable[str], at_ns: int) -> Mapping[str, int]:
         """As `replicas`; empty when the kubelet does not answer.

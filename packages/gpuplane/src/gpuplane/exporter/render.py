@@ -74,7 +74,7 @@ class Extra(msgspec.Struct, frozen=True):
 
 
 def entities(inventory: Iterable[GPUFacts], samples: Iterable[Sample]) -> list[Entity]:
-    """GPUs in order; a GPU in MIG mode with instances is shown as these, as DCGM's exporter does."""
+    """GPUs in order; a GPU in MIG mode with instances is listed as these, as DCGM's exporter does."""
     by_uuid = {sample.uuid: sample for sample in samples}
     found = []
     for gpu in inventory:

@@ -1,6 +1,6 @@
 """Reads the exporter's environment: the variables of the DCGM exporter that people set in a ClusterPolicy.
 
-Invariant: none is ignored in silence. What has no effect here is named in the log.
+Invariant: no setting is ignored in silence. The log names settings without effect.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pynvml
 from gpuplane.cures import of_nvml
 from kubekit.errors import KubekitError, Retryable, Terminal
 
-# Newer names than the installed driver knows, values a model does not have, and rights a container was not given.
+# Newer names than the installed driver knows, values a model does not have, and rights a container does not have.
 _NOT_OFFERED = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_INVALID_ARGUMENT,

@@ -53,7 +53,7 @@ def verdict(
 
     Args:
         uncorrected_errors: volatile ones, since the driver's load or the last reset.
-        recovery: NVML's recovery action; 0 is none, None where the driver does not know such actions.
+        recovery: NVML's recovery action; 0 for no action, None where the driver does not know such actions.
     """
     if lost:
         return "lost: NVML does not reach it"

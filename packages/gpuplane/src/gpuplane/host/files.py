@@ -7,7 +7,7 @@ Invariants:
   clears the rest.
 - Below the folders of our own (OWN_FOLDERS) no link is followed when a file is written or removed: a link there was
   placed by another, and a link in the place of the file itself is replaced. Elsewhere links are the administrator's.
-- What cannot be done raises `HostError`, with the path and what to do; that a file is absent is an answer, no error.
+- A failed operation raises `HostError`, with the path and what to do; that a file is absent is an answer, no error.
 """
 
 from __future__ import annotations

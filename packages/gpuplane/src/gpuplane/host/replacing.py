@@ -67,7 +67,7 @@ def replace(
 
 
 def _open_locked(directory: int, name: str) -> int:
-    """Open the temporary file, as its only writer. What another placed there, a link or a file of more names, goes."""
+    """Open the temporary file, as its only writer. A link or a file of more names in its place is deleted."""
     while True:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:

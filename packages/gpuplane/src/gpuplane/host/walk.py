@@ -168,8 +168,8 @@ def _walk(root: Path, path: str, follow: bool, make: bool) -> tuple[ResolvedPath
 def trace(root: Path, path: str, tell: Callable[[int, str], None]) -> None:
     """Walk to `path` and tell what decides where it leads, each as (handle of its directory, name).
 
-    Told are the links on the way, the last component, and the first that is missing. Each is looked at again after it
-    was told, so that a watch which `tell` sets misses no change. Raises OSError, but not for what is missing or leads
+    `tell` gets the links on the way, the last component, and the first that is missing. Each is looked at again
+    afterwards, so that a watch which `tell` sets misses no change. Raises OSError, but not for what is missing or leads
     round in a circle.
     """
     stack = [os.open(root, _DIRECTORY)]

@@ -5,7 +5,7 @@ for itself (level-triggered), so events are neither counted nor told apart.
 
 Invariants:
 
-- What changes between a yield and the next wait is not lost: the watches stand before the yield.
+- A change between a yield and the next wait is not lost: the watches stand before the yield.
 - A file whose directory is missing is waited for at the nearest directory that exists, and followed down as it appears.
 - Links on the way are watched as what they lead to is: a kubelet changes all files of a ConfigMap by one, `..data`.
 - All watches of an event loop share one inotify instance (the kernel grants a user only 128), closed with the last one.

@@ -1,6 +1,6 @@
 """The agent's decisions: pure functions from observations to words to write and escapes to report.
 
-- The library counts what a process allocates. What contexts, modules and the driver take besides is only seen by NVML;
+- The library counts what a process allocates. Only NVML sees the memory of contexts, modules and the driver;
   the difference is written next to the process's own words, and counts as held from then on.
 - A process on a shared GPU without a slot escaped the library or never loaded it: the library takes the slot before the
   program can have a context. It counts as an escape at first sight, or many short ones would not be seen.

@@ -112,7 +112,7 @@ def link(directory: Path, real: RealLibraries, place: Path = LIMITER) -> None:
 
 
 def visible(limits: Limits) -> dict[str, str]:
-    """Only the GPUs of the limits are shown to a program."""
+    """Return the variable that makes only the GPUs of the limits visible to a program."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(limit.uuid for limit in limits.gpus)}
 
 

@@ -49,7 +49,7 @@ class Observer:
         self._only = only
         self._proc = proc
         self._clock = clock
-        # What of a process never changes, until another has its id.
+        # Facts of a process that never change, until another has its id.
         self._known: dict[int, tuple[ProcessFacts, str]] = {}
         # Processes with a slot that NVML does not list, by the slot's owner word.
         self._found: dict[int, ProcessIdentity] = {}

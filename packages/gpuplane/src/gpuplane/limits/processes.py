@@ -172,7 +172,7 @@ def _ids(proc: Path, pid: int) -> list[int]:
 
 
 def _namespace(proc: Path, pid: int, ids: list[int]) -> int | None:
-    # Who has no id but ours is in our namespace, also where we may not look.
+    # A process without another id is in our namespace, also where we may not look.
     return _inode(proc / str(pid) / "ns" / "pid") or (_inode(proc / "self" / "ns" / "pid") if len(ids) == 1 else None)
 
 

@@ -8,7 +8,8 @@
 Invariants:
 
 - A share's directory appears whole or not at all; then its files change in place, word by word, since processes have
-  them mapped. Who dies in between leaves at most a directory with a dot before its name, which the next one removes.
+  them mapped. A writer that dies in between leaves at most a directory with a dot before its name, which the next one
+  removes.
 - Writing and removing shares exclude each other, by a lock that the kernel frees: an agent may sweep at any time.
 - Writing the same again changes nothing, so a restarted agent takes nothing back.
 - Files that containers may write are read and written through the descriptor and never mapped: one that is made shorter
@@ -259,7 +260,7 @@ class ShareStore:
         return tuple(removed)
 
     def _remove_if(self, share: str, is_gone: Callable[[Share], bool]) -> bool:
-        """Remove a share that is still gone: another container may have been given its directory meanwhile."""
+        """Remove a share that is still gone: another container may have its directory meanwhile."""
         with self._alone("writing"), contextlib.suppress(KubekitError, FileNotFoundError):
             if is_gone(self.read(share)):
                 self._remove(share)
@@ -278,8 +279,8 @@ class ShareStore:
         """Give usage pages that a container has cut, lengthened or relabelled their size and head again.
 
         So a container can neither hide from the agent nor fill the disk. Blocks behind the end of a page and attributes
-        of its file are taken away too: neither is seen in its size. What a container cut off is lost: its processes are
-        then escapes, which the agent reports. A limits page that was changed past this store gets its content again.
+        of its file are taken away too: neither is seen in its size. Processes whose slots a container cut off are
+        escapes, which the agent reports. A limits page that was changed past this store gets its content again.
 
         Returns:
             The ids and the names of the shares that were mended.

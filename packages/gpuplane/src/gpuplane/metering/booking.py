@@ -4,9 +4,9 @@ Rules:
 
 1. The holders at the first reading hold the GPU until the second. So no moment has two holders, and a pod that comes or
    goes between readings gains at its end what it loses at its start.
-2. A container's own counter says what it used. What no counter explains goes to the holders without a counter, by part.
+2. A container's own counter says what it used. The rest goes to the holders without a counter, by part.
 3. Idle power goes to the holders by part, power above it by use.
-4. What no container holds or explains is booked to None. The bookings of a GPU add up to the GPU.
+4. Amounts that no container holds or explains are booked to None. The bookings of a GPU add up to the GPU.
 5. Of a gap longer than `LONGEST_SECONDS` only holders at both its ends are known.
 """
 

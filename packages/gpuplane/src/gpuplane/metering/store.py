@@ -89,7 +89,7 @@ class HourSums(NamedTuple):
 class HistoryStore:
     """The store at a path, which is made if it is missing. Times are Unix times.
 
-    Raises Terminal for a file that is none of ours or damaged, and Retryable where the disk refuses.
+    Raises Terminal for a file of another format or a damaged one, and Retryable where the disk refuses.
     """
 
     def __init__(self, path: Path, now: float) -> None:

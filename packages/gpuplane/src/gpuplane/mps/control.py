@@ -58,7 +58,7 @@ class Control:
         self._env = {names.MPS_PIPE_ENV: self._pipe, names.MPS_LOG_ENV: self._log, **order}
 
     async def start(self) -> None:
-        """Returns once it has been told all limits. Raises Retryable, or Terminal where the driver has no MPS."""
+        """Returns once the daemon has all limits. Raises Retryable, or Terminal where the driver has no MPS."""
         places = [self._host_root / directory.lstrip("/") for directory in (self._pipe, self._log)]
         for place in places:
             place.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- `.ready` names what runs: it is there after the last limit was told, and goes before the first daemon is ended.
+- `.ready` names what runs: it is written after the last limit is set, and deleted before the first daemon is ended.
 - A daemon that ends is started again, all of them together: clients of a daemon end with it in any case.
 """
 

@@ -38,7 +38,7 @@ async def report_stage(
 
     `gpus` are those that answer, then `unanswering` ones: these keep what was known of them, and are lost.
 
-    `since` of a stage that only repeats what is known is kept, so a restarted operand takes nothing back and writes
+    `since` of a stage that only repeats known facts stays, so a restarted operand takes nothing back and writes
     nothing. Raises `NotFound` while the operator has not created the GPUNode.
     """
     while True:

@@ -86,7 +86,7 @@ class ClusterWriter:
         self._remains = DiscoveryRemains(client)
 
     async def keep(self, policy: ClusterPolicy, seen: ClusterView) -> None:
-        """Make the cluster as a living policy wants it. What cannot be done stands in the policy's status."""
+        """Make the cluster as a living policy wants it. The policy's status has the failures."""
         try:
             refused = await self._make(policy, seen)
         except Terminal as error:

@@ -7,7 +7,7 @@ from kubekit.api.meta import Condition
 
 
 def conditions(status: GPUNodeStatus, offered: int, now: str) -> tuple[Condition, ...]:
-    """The conditions that belong to `status`; `lastTransitionTime` is kept where True stays True and False False.
+    """The conditions that belong to `status`; `lastTransitionTime` stays where True stays True and False False.
 
     `offered` is the percent of GPUs that the node's kubelet offers.
     """

@@ -88,7 +88,7 @@ def decide(seen: ObservedNode, now: str) -> NodePlan:
             {
                 names.GPU_PRESENT_LABEL: OPEN,
                 names.DRIVER_OWNER_LABEL: seen.driver_owner or None,
-                names.RUNTIME_CLASS_LABEL: OPEN if _has_runtime_class(status) else None,
+                names.RUNTIME_CLASS_LABEL: OPEN if _has_runtime_class(seen, status) else None,
                 **gates(seen, stages),
             },
         ),
@@ -106,10 +106,14 @@ def decide(seen: ObservedNode, now: str) -> NodePlan:
     )
 
 
-def _has_runtime_class(status: GPUNodeStatus) -> bool:
-    """Return whether pods of RuntimeClass nvidia can run on the node: the toolkit has configured its runtime."""
+def _has_runtime_class(seen: ObservedNode, status: GPUNodeStatus) -> bool:
+    """Return whether pods of RuntimeClass nvidia can run on the node: the toolkit has configured its runtime.
+
+    The operator adds the label once CUDA runs, with the gate that opens then: a write less for each node.
+    """
     done = state_of(status.stages, StageName.TOOLKIT) in (StageState.DONE, StageState.PRESENT)
-    return done and names.RUNTIME_HANDLER in (status.machine.handlers or ())
+    due = names.RUNTIME_CLASS_LABEL in seen.labels or holds(status.stages, StageName.CUDA)
+    return done and due and names.RUNTIME_HANDLER in (status.machine.handlers or ())
 
 
 def _stages(seen: ObservedNode, reported: Mapping[str, Stage], now: str) -> dict[str, Stage]:

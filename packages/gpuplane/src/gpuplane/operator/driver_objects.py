@@ -19,7 +19,7 @@ from kubekit.kube import Client, NotFound
 
 
 async def read_keys(client: Client, found: Iterable[DriverChoice]) -> Keys:
-    """The keys of the ConfigMaps that driver images are given; none for one that does not exist (yet)."""
+    """The keys of the ConfigMaps that driver images mount; none for one that does not exist (yet)."""
     keys: dict[str, tuple[str, ...]] = {}
     for name in sorted({name for choice in found for name in config_maps(choice)}):
         try:

@@ -1,7 +1,7 @@
 """The DaemonSet of one driver group: our own installer, or one of NVIDIA's driver images under its own entry point.
 
-Both report the same way: gpuplane's operand installs, or runs next to the image's container and watches. What of a
-ClusterPolicy or NVIDIADriver decides about the installed driver goes into arguments and environment of the first
+Both report the same way: gpuplane's operand installs, or runs next to the image's container and watches. The fields of
+a ClusterPolicy or NVIDIADriver that decide about the installed driver go into arguments and environment of the first
 container, so that an upgrade can tell one driver from another by them.
 """
 

@@ -89,7 +89,7 @@ RULES: Final = (
     GateRule("the machine had it before", lambda gate: gate.present, PRE_INSTALLED),
     GateRule("every stage that it needs holds, or has held", lambda gate: True, OPEN),
 )
-"""What becomes of a gate. The first rule whose case holds counts."""
+"""The rules for the value of a gate. The first rule whose case holds counts."""
 
 
 def rule_of(gate: GateFacts) -> GateRule:

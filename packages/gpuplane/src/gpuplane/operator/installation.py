@@ -41,9 +41,9 @@ def resource_of(manifest: Mapping[str, Any]) -> Resource:
     return policy if place == (policy.api_version, policy.kind) else KINDS.get(place) or built_in(*place)
 
 
-# What the chart's hooks apply and remove by themselves.
+# Objects that the chart's hooks apply and remove by themselves.
 ONLY: Final = {"crds": "CustomResourceDefinition", "policy": POLICY_KIND}
-# What uninstall may take away alone, besides these: the autoscaler with the nodes it bought, or these nodes alone.
+# Parts that uninstall may remove alone, besides these: the autoscaler with the nodes it bought, or these nodes alone.
 REMOVED_ALONE: Final = (*ONLY, "autoscaler", "nodes")
 # Parts that an installation may leave out, in the order to apply; what they share comes first.
 PARTS: Final = ("shares", "scheduler", "admission")

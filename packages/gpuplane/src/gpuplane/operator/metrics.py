@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from gpuplane.api.clusterpolicy import ClusterPolicy, is_paused
 from gpuplane.api.gpunode import GPUNode, StageName
 from gpuplane.operator.upgrade.controller import UpgradeReport
-from kubekit.http_server import Handler, HttpAnswer, metrics_answer
+from kubekit.http_server import Handler, component_paths
 from kubekit.kube.exposition import Metric, MetricFamily, MetricType, counter, gauge, series
 
 _READY_GAUGES = (
@@ -26,7 +25,7 @@ NODE_GPUS: Final = Metric("gpuplane_node_gpus", MetricType.GAUGE, "Usable GPUs o
 NODE_FREE_GPUS: Final = Metric(
     "gpuplane_node_free_gpus",
     MetricType.GAUGE,
-    "What the node offers and no pod holds, in GPUs: whole GPUs, replicas, MIG devices and shares.",
+    "Capacity of the node that no pod holds, in GPUs: whole GPUs, replicas, MIG devices and shares.",
 )
 BY_STAGE: Final = Metric("gpuplane_nodes_by_stage", MetricType.GAUGE, "GPU nodes by the stage they are in.")
 
@@ -109,16 +108,4 @@ def _usable(node: GPUNode) -> int:
 
 def paths(state: Callable[[], OperatorState]) -> dict[str, Handler]:
     """Return the served paths."""
-
-    async def metrics() -> HttpAnswer:
-        return metrics_answer(operator_metrics(state()))
-
-    async def healthy() -> HttpAnswer:
-        return HttpAnswer(b"ok\n")
-
-    async def ready() -> HttpAnswer:
-        if state().synced:
-            return HttpAnswer(b"ok\n")
-        return HttpAnswer(b"waiting for the lease or the first list\n", HTTPStatus.SERVICE_UNAVAILABLE)
-
-    return {"/metrics": metrics, "/healthz": healthy, "/readyz": ready}
+    return component_paths(lambda: operator_metrics(state()), lambda: state().synced)

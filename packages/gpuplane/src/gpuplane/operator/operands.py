@@ -1,7 +1,7 @@
 """From a ClusterPolicy to the objects that shall exist: the plain YAML of `operands/` with the policy's values in it.
 
-The YAML reads as it ships; nothing in it is a template. What a policy can change is changed here, field by field; what
-it can add to a pod is YAML too (`gpuplane.operator.manifest.add_part`).
+The YAML reads as it ships; nothing in it is a template. Fields that a policy can change are changed here, one by one;
+parts that it can add to a pod are YAML too (`gpuplane.operator.manifest.add_part`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def manifests(
 ) -> list[Manifest]:
     """Everything that shall exist under this policy, in the order in which to apply it.
 
-    `groups` are the driver groups with what each gets, `keys` those of the ConfigMaps that driver images are given,
+    `groups` are the driver groups with what each gets, `keys` those of the ConfigMaps that driver images mount,
     `monitored` whether exporter and shares get ServiceMonitors, `shared` whether a node offers shares,
     `tainted` the keys of `taints.seen_keys`,
     `pools` the node pools whose taints operands tolerate. `removing` are the gates that some node has at `removing`;
@@ -128,7 +128,7 @@ def _removal(manifest: Manifest) -> Manifest:
 
 
 def _tolerate(manifest: Manifest, allowed: Sequence[Toleration]) -> None:
-    """Let an operand's pods run on nodes with taints. What undoes an operand's work runs on every node."""
+    """Let an operand's pods run on nodes with taints. Pods that undo an operand's work run on every node."""
     if manifest["metadata"]["labels"].get(COMPONENT_LABEL) not in {operand.gate for operand in OPERANDS}:
         return
     wanted = (EVERYTHING,) if is_removal(manifest) else allowed

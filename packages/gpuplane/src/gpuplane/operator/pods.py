@@ -23,7 +23,7 @@ def node_of(pod: Pod) -> Iterable[str]:
 
 
 def is_operand(pod: Pod) -> bool:
-    """Return whether the operator made the pod's DaemonSet or Deployment; the installation's own pods are none."""
+    """Return whether the operator made the pod's DaemonSet or Deployment; not for the installation's own pods."""
     component = pod.metadata.labels.get(COMPONENT_LABEL, "")
     return bool(component) and component not in _INSTALLED and pod.metadata.labels.get(PART_OF_LABEL) == PART_OF
 

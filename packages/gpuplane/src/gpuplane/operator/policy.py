@@ -58,7 +58,7 @@ def undiscovered(nodes: Iterable[Node], discovering: Collection[str]) -> list[st
 
 
 def unknown(nodes: Iterable[Node], gpunodes: Iterable[GPUNode], spec: ClusterPolicySpec) -> list[str]:
-    """Names of the nodes that become GPU nodes, for discovery saw a GPU and the policy means them, and are none yet."""
+    """Names of the nodes without a GPUNode on which discovery saw a GPU and which the policy means."""
     known = {found.metadata.name for found in gpunodes}
     return [
         node.metadata.name
@@ -79,7 +79,8 @@ def to_prune(existing: Iterable[DaemonSet], wanted: Iterable[Manifest], policy_u
 
 
 def is_ours(found: DaemonSet, policy_uid: str) -> bool:
-    """Return whether the policy made it. What removes an operand's work has no owner, see `operands.manifests`."""
+    """Return whether the policy made it. A DaemonSet that removes an operand's work has no owner, see
+    `operands.manifests`."""
     owners = found.metadata.owner_references
     if not owners:
         return found.metadata.labels.get(PART_OF_LABEL) == PART_OF
@@ -98,7 +99,7 @@ def policy_status(
     """`status` of the policy in force: state and the conditions Ready and Error.
 
     Reasons are those that users of the GPU operator know: Reconciled, ReconcileFailed, OperandNotReady, DriverNotReady,
-    NFDLabelsMissing, NoGPUNodes. That no node has a GPU is said once every node is discovered that runs discovery.
+    NFDLabelsMissing, NoGPUNodes. NoGPUNodes holds once every node that runs discovery is discovered.
 
     Args:
         discovering: names of the nodes that answer and have a pod of discovery.

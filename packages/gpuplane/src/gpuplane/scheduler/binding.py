@@ -96,7 +96,7 @@ class Binder:
         if pod is None:
             pod = transform_pod(await self._settlement.read(args.name, args.namespace))
         if pod is None:
-            raise Terminal("asks no GPU, or has ended", where=where, cure="manage GPU resources only")
+            raise Terminal("requests no GPU, or has ended", where=where, cure="manage GPU resources only")
         meta = pod.metadata
         if (meta.uid, meta.name, meta.namespace) != (args.uid, args.name, args.namespace):
             raise Terminal(f"is another pod than the one with uid {args.uid}", where=where)

@@ -33,7 +33,7 @@ def by_pod(held: Mapping[str, Mapping[str, int]]) -> dict[str, Given]:
 
 
 def agrees(assignment: Assignment, given: Given, gpus: Iterable[LedgerGPU]) -> bool:
-    """Return whether the pod may have been given this. Less will do: containers come one after the other."""
+    """Return whether the assignment allows these devices. Less will do: containers come one after the other."""
     index_of = {gpu.uuid: gpu.index for gpu in gpus}
     said: dict[int, int] = {}
     for (uuid, index), (core, _) in assignment.held().items():
@@ -56,7 +56,7 @@ def difference(assignment: Assignment, given: Given, gpus: Iterable[LedgerGPU]) 
     index_of = {gpu.uuid: gpu.index for gpu in gpus}
     says = sorted(index_of.get(uuid, index) if uuid else index for uuid, index in assignment.held())
     got = sorted(index_of[uuid] for uuid, _ in given if uuid in index_of)
-    return f"its annotation says GPU {_listed(says)}, the node gave GPU {_listed(got)}; what the node gave counts"
+    return f"its annotation says GPU {_listed(says)}, the node gave GPU {_listed(got)}; the GPU of the node counts"
 
 
 def _listed(indices: list[int]) -> str:

@@ -82,7 +82,7 @@ def _of(leader: Leader) -> Iterator[MetricFamily]:
         sum(len(state.gpus) for state in states),
     )
     free = sum(core for state in states for core, gpu in zip(state.core, state.gpus, strict=True) if gpu.usable)
-    yield gauge(_PREFIX + "free_gpus", "What is free of these GPUs where they are healthy, in GPUs.", free / 100)
+    yield gauge(_PREFIX + "free_gpus", "Free capacity of these GPUs where they are healthy, in GPUs.", free / 100)
     counts = [(series({"state": name}), reservations.count(*states)) for name, states in _STATES.items()]
     yield MetricFamily(RESERVATIONS, counts)
     yield gauge(_PREFIX + "claims", "Pods between filter and bind.", reservations.count(ReservationState.TENTATIVE))

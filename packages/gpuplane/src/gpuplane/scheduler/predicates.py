@@ -32,7 +32,7 @@ from kubekit.errors import InvalidInput, KubekitError, NoAnswer, Retryable
 from kubekit.kube import Client, Conflict
 
 log = logging.getLogger("gpuplane.scheduler")
-_ANOTHER: Final = "the pod was given to another node"
+_ANOTHER: Final = "the pod is assigned to another node"
 
 
 class Annotator:

@@ -2,9 +2,9 @@
 
     {"ml": {"quota": {"M40": 8, "P100": 2}, "pool": ["public"]}}
 
-A namespace that is not listed is not limited. One that is listed may use the models of `quota`, as many GPUs of each
-(0.5 is half a GPU; without `quota` every model, without end), on nodes of the pools in `pool` (empty: any). What a node
-has is said by two of its labels.
+A namespace that is not listed is not limited. A listed one may use the models of `quota`, as many GPUs of each
+(0.5 is half a GPU; without `quota` every model, without end), on nodes of the pools in `pool` (empty: any). Two labels
+of a node name its model and its pool.
 
 Invariants:
 

@@ -4,7 +4,7 @@ Invariants:
 
 - The ledger holds the GPUs of a reservation from its first state to its end. A tentative one holds them under a key of
   its own, counts for no quota and refuses no pod: where nothing else fits, `tentative_aside` frees its GPUs.
-- What comes late for a reservation that has ended changes nothing.
+- A late event for a reservation that has ended changes nothing.
 - A read decides only on the state in which it began: a Binding that was sent meanwhile may not be in it.
 """
 

@@ -153,7 +153,7 @@ def _of_gpu_admission(said: Mapping[str, str], request: Request, node: str, boun
     for ask in () if wrong else request.asks:
         name = f"{names.PREDICATE_INDEX_PREFIX}{ask.position}"
         if ask.init:
-            wrong = f"tells nothing of init container {ask.container}"
+            wrong = f"does not name init container {ask.container}"
             break
         indices = said.get(name, "").split(",")
         if not all(index.isascii() and index.isdigit() and len(index) < 5 for index in indices):

@@ -3,9 +3,9 @@
 Invariants:
 
 - Never stored and never listed: each call changes what one node has, at a cost that does not grow with the cluster.
-  What the same pods and nodes make of an empty ledger, in whatever order, equals what a life of changes made of it.
-- What pods say is the truth and is always counted, also more than a GPU has (`violations` tells); reservations are
-  ours and are refused when they do not fit.
+  An empty ledger that gets the same pods and nodes, in whatever order, equals one after a life of changes.
+- The pods' annotations are the truth and always counted, also if they exceed a GPU (`violations` reports that);
+  reservations are ours and are refused when they do not fit.
 - A pod is held once, under the key its owner chooses; use its UID, since names come back. A pod's own word
   (`hold`) ends its reservation.
 - A pod on a node, or on a GPU, that is still unknown is stored, and counts as soon as the node is known.

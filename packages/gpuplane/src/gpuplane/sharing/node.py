@@ -31,7 +31,7 @@ class LedgerGPU(GPU):
 
     @property
     def usable(self) -> bool:
-        """Return whether it can be given to a pod, whole or in shares."""
+        """Return whether it can be allocated, whole or in shares."""
         return not self.fault and not self.divided
 
 
@@ -60,7 +60,7 @@ def empty(name: str, gpus: Iterable[LedgerGPU], scale: int = 100) -> NodeState:
 
 
 def usable(gpus: Iterable[LedgerGPU]) -> tuple[int, ...]:
-    """Return the positions of the GPUs that can be given to pods."""
+    """Return the positions of the GPUs that can be allocated."""
     return tuple(at for at, gpu in enumerate(gpus) if gpu.usable)
 
 

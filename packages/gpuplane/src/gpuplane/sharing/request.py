@@ -3,7 +3,7 @@
 Containers count as Kubernetes counts them: init containers run one after another before the main ones and may use the
 same GPUs again; sidecars (init containers with restartPolicy Always) stay. `Request.phases` says who runs together.
 
-What can never run is refused here, with every reason at once (codes GP2xx); `findings` are the same for
+A request that can never run is refused here, with every reason at once (codes GP2xx); `findings` are the same for
 `gpuplane check` and the webhook.
 """
 

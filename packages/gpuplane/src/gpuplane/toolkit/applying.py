@@ -2,8 +2,8 @@
 
 Invariants:
 
-- What was there is on record before it is changed (`gpuplane.host.changes`), and that the runtime still has to be told
-  is on record until it was: dying in between leaves no runtime with an old configuration.
+- The previous file is on record before it is changed (`gpuplane.host.changes`). The restart of the runtime is on record
+  until it is done: dying in between leaves no runtime with an old configuration.
 - The runtime is reloaded only when a file that it reads has changed.
 - A configuration with which the runtime does not come back is taken back, and not tried again as long as it would be
   the same.
@@ -51,7 +51,7 @@ log = logging.getLogger("gpuplane.toolkit")
 
 LOCK = "run/gpuplane-toolkit.lock"
 _PENDING = "pending"
-_NOT_THE_RUNTIMES = (f"{names.CDI_DIR}/", f"{names.TOOLKIT_DIR}/")  # of these files the runtime needs not be told
+_NOT_THE_RUNTIMES = (f"{names.CDI_DIR}/", f"{names.TOOLKIT_DIR}/")  # folders that no runtime reads at its start
 
 
 async def apply(
@@ -65,7 +65,7 @@ async def apply(
     Raises:
         Locked: another process is at it.
         HostError: the file system refuses; the files are as they were.
-        ToolkitError: the runtime cannot be told, or does not come back; its files are then as they were.
+        ToolkitError: the runtime cannot be restarted, or does not come back; its files are then as they were.
     """
     with host.lock(LOCK):
         state = load_state(host, COMPONENT)
@@ -78,7 +78,7 @@ async def apply(
                 cure=f"see `journalctl -u {plan.place.units[0]}` and `gpuplane toolkit configure --dry-run`",
             )
         if state is not None and place_of(state) not in (None, plan.place):
-            # another runtime than before: what was told to the other one is taken back there
+            # another runtime than before: the configuration of the other one is taken back
             await _unconfigure(host, state, restart, sleep)
             state, notes = None, {}
         due = _due(host, plan) or notes.get("restart") == _PENDING
@@ -153,7 +153,7 @@ def configured(host: Host) -> RuntimePaths | None:
 
 
 def concern_the_runtime(paths: Iterable[str]) -> bool:
-    """Return whether the runtime has to be told when these files change."""
+    """Return whether the runtime has to read its configuration again when these files change."""
     return any(not path.startswith(_NOT_THE_RUNTIMES) for path in paths)
 
 

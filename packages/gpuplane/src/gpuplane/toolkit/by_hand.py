@@ -20,7 +20,7 @@ class ToolkitReport(msgspec.Struct, frozen=True, kw_only=True):
     """The actions that were done, or would be.
 
     `place` is what was found ("k3s"), `config` its file. `no_cdi` says why there is no CDI specification. `restart` is
-    the command that makes the runtime read its configuration, where it was not told.
+    the command that makes the runtime read its configuration, where it has not yet.
     """
 
     runtime: RuntimeName | None = None

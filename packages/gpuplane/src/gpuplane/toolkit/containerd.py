@@ -1,4 +1,4 @@
-"""containerd: its configuration in the versions 1 to 4, as it is kept by itself and by k3s, rke2, k0s and microk8s.
+"""containerd: its configuration in the versions 1 to 4, of containerd itself and of k3s, rke2, k0s and microk8s.
 
 Version 1, and a file whose strings another program fills in, is edited in place. Otherwise gpuplane's part is in a
 drop-in, and the main file gets one entry in `imports`. containerd before 2.1 replaces whole plugin tables when it
@@ -188,7 +188,7 @@ def _ours(
     place: RuntimePaths,
 ) -> dict[str, Any]:
     """Return the entries that the CRI table needs besides its own."""
-    merging = place.edit is Edit.NONE  # what is shown has our part in it already
+    merging = place.edit is Edit.NONE  # the merged text has our part in it already
     ours: dict[str, Any] = {}
     by_itself = containerd >= _CDI_IS_ON and "enable_cdi" not in table
     if merging or not (table.get("enable_cdi") is True or by_itself):

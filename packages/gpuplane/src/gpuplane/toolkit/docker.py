@@ -1,4 +1,4 @@
-"""docker: `runtimes`, `default-runtime` and `features.cdi` in daemon.json; everything else, and its layout, is kept.
+"""docker: `runtimes`, `default-runtime` and `features.cdi` in daemon.json; everything else, and its layout, stays.
 
 NB: a docker that reloads its file takes the values in it, and retains its earlier values for the rest. So
 it forgets a runtime, or a default, only by reading something else in its place (`between`).
@@ -99,7 +99,7 @@ def between(now: str, then: str, where: str) -> str:
     rest.
 
     Raises:
-        InvalidInput: one of them does not parse, or an object is none.
+        InvalidInput: one of them does not parse, or has another type in the place of an object.
     """
     had, has = edit.parse(now, where), edit.parse(then, where)
     if "runtimes" in had and "runtimes" not in has:

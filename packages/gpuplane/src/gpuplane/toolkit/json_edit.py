@@ -218,7 +218,7 @@ def _has(data: Any, path: tuple[str, ...], value: Any) -> bool:
 
 def _with(data: Any, path: tuple[str, ...], value: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise InvalidInput(f"{path[0]} cannot be set in what is no object", where=where, cure="repair it")
+        raise InvalidInput(f"{path[0]} can only be set in an object", where=where, cure="repair it")
     new = value if len(path) == 1 else _with(data.get(path[0], {}), path[1:], value, where)
     return {**data, path[0]: new}
 

@@ -93,9 +93,9 @@ def place_of(state: ChangesState) -> RuntimePaths | None:
 def find_place(host: Host, said: str = "", config: str = "", socket: str = "") -> RuntimePaths:
     """Find the configuration of the kubelet's runtime.
 
-    What the user says; else what the Node says, else the kubelet's own configuration, else what is there: first what
-    runs, then what is only configured. A distribution that brings its own containerd goes before what else is on the
-    machine, and docker before containerd, of which it brings one too.
+    The order: the user's choice, the Node's report, the kubelet's own configuration, a runtime that runs, a runtime
+    that is only configured. A distribution that brings its own containerd goes before what else is on the machine, and
+    docker before containerd, of which it brings one too.
     """
     scheme = said.partition("://")[0]
     runtime = RuntimeName(scheme) if scheme in list(RuntimeName) else None

@@ -1,6 +1,6 @@
 """Plans the files on a host that make its container runtime offer GPUs: pure, from facts to files.
 
-A plan is a set of whole files, what each path returns to, and which of them the runtime has to be told of. A plan of a
+A plan is a set of whole files, what each path returns to, and which of them the runtime has to read again. A plan of a
 host that is as planned is the same plan, so applying it changes nothing.
 """
 
@@ -163,7 +163,7 @@ def _check_driver(driver: DriverFiles) -> None:
 
 
 def _check_devices(facts: ToolkitFacts) -> None:
-    """Raises ToolkitError when NVML shows GPUs and none of them can be given to a container."""
+    """Raises ToolkitError when NVML lists GPUs and none of them has a device node for containers."""
     if facts.gpus and not any(f"nvidia{gpu.minor}" in facts.devices.nodes for gpu in facts.gpus):
         raise ToolkitError(
             "DeviceNodesMissing",

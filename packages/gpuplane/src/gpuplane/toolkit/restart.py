@@ -33,7 +33,7 @@ _PATIENCE, _STEP = 30.0, 0.1  # seconds
 _FIRST_STEP = 0.02  # a runtime may be back at once; each look doubles what we wait for the next, up to _STEP
 _READING = 5.0  # seconds in which docker has read its configuration again
 _ITS_OWN_TIME = 10.0  # seconds in which k0s (three, by its source) begins by itself
-# How long an answer may still come from the process that was told to end: docker's stays.
+# How long the process that has to end may still answer: docker's stays.
 _GRACE = 0.3
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -92,7 +92,7 @@ async def forgets(
 async def revive(host: Host, place: RuntimePaths, sleep: Sleep = asyncio.sleep) -> bool:
     """Bring a runtime back whose configuration is the old one again; whether it answers.
 
-    One that died over and over is given up by systemd, so its service is started as well.
+    systemd gives up a runtime that died over and over, so its service is started as well.
     """
     try:
         if peer(host, place) is not None:

@@ -16,7 +16,7 @@ from gpuplane.host import Before, Host, ManagedFile
 from gpuplane.toolkit.facts import CDI_HOOK, CTK, REAL, RUNTIME, RUNTIMES, ToolkitFacts
 
 IMAGE: Final = Path("/usr/lib/gpuplane/toolkit")  # where the image has them
-# What the image has by this name, and what it is called on a host.
+# Name in the image -> name on a host.
 _INSTALLED: Final = {RUNTIME: REAL, CTK: CTK, CDI_HOOK: CDI_HOOK}
 CONFIG: Final = f"{names.TOOLKIT_DIR}/.config/nvidia-container-runtime/config.toml"
 _SPEC: Final = f"{names.CDI_DIR}/nvidia.com-gpu.json"

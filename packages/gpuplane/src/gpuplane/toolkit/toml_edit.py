@@ -2,7 +2,7 @@
 
 A library that parses and prints again keeps most of a file; "most" is not good enough for a file that a node needs to
 boot. So only our own text is inserted, at a place that a scan of the statements gives, and every edit is proved: the
-new text is parsed, and has to mean the old meaning plus exactly what was asked. What cannot be proved is refused.
+new text is parsed, and has to mean the old meaning plus exactly what was asked. An edit without this proof is refused.
 
 Every insertion is marked with a comment, so that it can be taken out of a file that was edited since (`toml_strip`).
 
@@ -48,7 +48,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
     """The meaning of a TOML text.
 
     Raises:
-        InvalidInput: with the line, when it is none.
+        InvalidInput: with the line, when the text is no TOML.
     """
     try:
         return _loads(text)
@@ -92,7 +92,7 @@ def literal(value: Any) -> str:
 
 
 def set_value(text: str, table: tuple[str, ...], key: str, value: Any, where: str) -> str:
-    """`text` with `table.key = value`; other bytes are kept. A value that is replaced is kept in the mark.
+    """`text` with `table.key = value`; other bytes stay. The mark stores a value that is replaced.
 
     Raises:
         InvalidInput: the text is no TOML, or is written so that this cannot be done by insertion.

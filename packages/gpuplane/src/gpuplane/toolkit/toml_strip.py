@@ -2,8 +2,8 @@
 
 Marks say what is ours, and people edit marked lines too: they break an array into lines, add an entry of their own, or
 remove ours. So only our element leaves an array. The result is proved as every edit is: it has to parse, and to mean
-the old meaning without exactly what the marks say. What cannot be proved is refused. A text that does not parse stays
-as it is: what is ours cannot be recognised in it.
+the old meaning without exactly what the marks say. An edit without this proof is refused. A text that does not parse
+stays as it is: what is ours cannot be recognised in it.
 """
 
 from __future__ import annotations

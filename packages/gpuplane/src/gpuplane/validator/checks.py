@@ -40,7 +40,7 @@ class ValidationFacts(msgspec.Struct, frozen=True, kw_only=True):
     nodes: frozenset[str]
 
 
-# What is missing because it is not there yet: after a boot, driver and toolkit come one after the other.
+# Problems that may only mean "not there yet": after a boot, driver and toolkit come one after the other.
 AWAITED: Final = frozenset(
     {"DriverFileMissing", "DriverLibraryMissing", "DeviceNodesMissing", "ToolkitFileMissing", "CDIDeviceMissing"}
 )

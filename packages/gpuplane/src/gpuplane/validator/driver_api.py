@@ -4,8 +4,8 @@ A pod finds the library by its name. On a node it lies in a folder of the host n
 never come into this process: it is loaded by its path then, and what it loads itself, by name, is loaded before it.
 
 Invariants: no import beyond ctypes and os, our errors and cures (this starts once for each GPU and pod); every call
-that fails raises `CudaError` with CUDA's own name of the error and what to do about it; memory and context are given
-back in reverse order, also after a failure.
+that fails raises `CudaError` with CUDA's own name of the error and what to do about it; memory and context are freed in
+reverse order, also after a failure.
 
 Source: NVIDIA, "CUDA Driver API" (functions, CUresult values).
 """
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from typing import Final
 
 LIBRARY: Final = "libcuda.so.1"
-# What libcuda loads when it needs it, each after what it needs itself: compilers of PTX, and encryption of the bus.
+# Libraries that libcuda loads when it needs them, each after those that it needs itself: compilers of PTX, and
+# encryption of the bus.
 COMPANIONS: Final = ("gpucomp", "nvvm", "nvvm70", "ptxjitcompiler", "pkcs11", "pkcs11-openssl3")
 
 

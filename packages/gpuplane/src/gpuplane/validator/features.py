@@ -1,7 +1,7 @@
 """Parts of a driver that not every node has: GPUDirect Storage, GDRCopy, peer memory.
 
-A driver image says in `.driver-ctr-ready` which of them it was told to load; what is loaded is seen at the kernel's
-modules. For each that is loaded the status file is there that NVIDIA's validator writes.
+A driver image lists in `.driver-ctr-ready` those that it is configured to load; the kernel lists the loaded modules.
+For each that is loaded the status file is there that NVIDIA's validator writes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The validator of one node: proves CUDA on every GPU when the toolkit holds, and a pod with a GPU when the plugin
 does.
 
-Driven by watches of the node's own GPUNode and Node, and of the files that it makes or stands on. What failed is tried
-again when the GPUNode's GPUs, health, labels or annotations change, when what lies on the node does, or after a pause
-of minutes; nothing else repeats. What was proved is left alone across restarts of this pod, and proved again after a
-boot of the node: then the status files are gone, or of another boot. What driver and toolkit make is waited for then,
-before it is called missing.
+Driven by watches of the node's own GPUNode and Node, and of the files that it makes or stands on. A failed check is
+repeated when the GPUNode's GPUs, health, labels or annotations change, when what lies on the node does, or after a
+pause of minutes; nothing else repeats. A proof lasts across restarts of this pod, and is made again after a boot of the
+node: then the status files are gone, or of another boot. Files of driver and toolkit are waited for then, before they
+are called missing.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Validator:
         return attempt.due - self._clock()
 
     def _files(self) -> dict[str, str]:
-        """The status files that can be read; what is in their way is said when one is to be written."""
+        """The status files that can be read; an obstacle is reported when a file is to be written."""
         try:
             return self._host.read_files(names.VALIDATIONS_DIR, [step.value for step in ValidationStep])
         except HostError:

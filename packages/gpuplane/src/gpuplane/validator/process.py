@@ -1,7 +1,7 @@
 """Runs the vectorAdd on one GPU of this node, as a process of its own.
 
-A process: a CUDA context costs 300 MB and keeps the GPU awake, and a hung GPU can only be left by killing. It is given
-the driver's library as a file. The folder that it lies in has the host's glibc too, so it is in no search path.
+A process: a CUDA context costs 300 MB and keeps the GPU awake, and a hung GPU can only be left by killing. It gets the
+driver's library as a file. The folder that it lies in has the host's glibc too, so it is in no search path.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Invariants:
 
 - A GPU that some process uses, or of which a pod holds a share, is left alone: a context costs memory, and a job may
   need all of it.
-- A GPU is called wrong when the vectorAdd failed twice and no process used the GPU before and after. What else happens
-  (no memory, a mode that allows one process) is no word about the GPU.
+- A GPU is called wrong when the vectorAdd failed twice and no process used the GPU before and after. Other failures (no
+  memory, a mode that allows one process) say nothing about the GPU.
 - A GPU that NVML cannot ask keeps its verdict, and no other GPU of the node from being checked.
 - A wrong GPU is tried again like the others, and is trusted when it passes.
 - A GPU that is usable again after another fault is proved at once. The device plugin offers it already: with a wait for

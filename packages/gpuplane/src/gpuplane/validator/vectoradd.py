@@ -2,10 +2,10 @@
 
     python -m gpuplane.validator.vectoradd [--gpu UUID|INDEX] [--library FILE]
 
-Without `--library` the loader finds libcuda, as for any program in a pod. What it prints is what people know from the
-CUDA sample of this name. On success it ends with 0. Otherwise `Test FAILED` is on stdout, `what`, `where` and `cure`
-are on stderr, and it ends with 1 (the GPU or the driver does not do what it should), 2 (wrong usage) or 3 (there is no
-driver library to ask).
+Without `--library` the loader finds libcuda, as for any program in a pod. The output is that of the CUDA sample of this
+name. On success it ends with 0. Otherwise `Test FAILED` is on stdout, `what`, `where` and `cure` are on stderr, and it
+ends with 1 (the GPU or the driver does not do what it should), 2 (wrong usage) or 3 (there is no driver library to
+ask).
 
 It is the whole program of a container that starts often, so it imports next to nothing, and its PTX is old enough for
 every GPU since Kepler: the driver compiles it for the GPU that it finds.

@@ -26,7 +26,7 @@ INLINE = MachineClass(
 
 
 class Account(msgspec.Struct):
-    """What the tests know of the account."""
+    """The ids and settings of the account that tests use."""
 
     endpoint: AwsEndpoint
     ec2: Any

@@ -1,4 +1,4 @@
-"""Which images a class means."""
+"""Images that a node class selects."""
 
 from __future__ import annotations
 

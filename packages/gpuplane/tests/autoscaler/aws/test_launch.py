@@ -197,7 +197,7 @@ async def test_an_instance_that_is_not_shown_yet_is_there(
     assert await provider.instance(launched.provider_id) == launched
     assert list(await provider.instances()) == [launched]
     account.endpoint.hidden = 2
-    # It was shown in the meantime, or a minute has passed: then "not shown" means that it is gone.
+    # The instance was listed in the meantime, or a minute has passed: then a missing instance is gone.
     clock.jump(61)
     assert await provider.instance(launched.provider_id) is None
     assert not await provider.instances()

@@ -133,7 +133,7 @@ async def test_failed_checks_and_events_to_come_are_notices_without_a_queue(
         await pass_minute(clock)
         notice = await taking
         assert (notice.kind, notice.provider_id) == ("impaired", launched["b"].provider_id)
-        # One that was not acknowledged comes again, one that was does not.
+        # A message that was not acknowledged is delivered again; an acknowledged message is not.
         account.endpoint.statuses[:] = account.endpoint.statuses[1:3]
         taking = asyncio.ensure_future(anext(notices))
         await pass_minute(clock)

@@ -29,6 +29,7 @@ from gpuplane.sharing.forecast import forecast
 from packages.gpuplane.tests.autoscaler.aws.account import Account
 from tests.support.autoscaler_world import CLAIMS, PROVISIONERS, TYPES, AutoscalerWorld
 from tests.support.aws_endpoint import REGION
+from tests.support.node_taints import follow_conditions
 from tests.support.virtual_time import settle
 
 PRINTED: Final = Path(__file__).parents[6] / "shared" / "manifests" / "karpenter"
@@ -142,6 +143,7 @@ class MotoWorld(AutoscalerWorld):
         free = as_quantities(allocatable(TYPES[instance["InstanceType"]]))
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": self.registry.now()}
         await self._set_status(name, {"conditions": [ready], "capacity": free, "allocatable": free})
+        await follow_conditions(self.registry, name)
 
     async def _prepare(self, node: dict[str, Any]) -> None:
         """The operands have prepared a node: its device plugin offers what the node's configuration makes."""

@@ -1,4 +1,4 @@
-"""How a machine is told to join."""
+"""User data with which a machine joins the cluster."""
 
 from __future__ import annotations
 

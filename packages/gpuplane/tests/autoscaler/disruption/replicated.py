@@ -44,7 +44,7 @@ class Replicated(AutoscalerWorld):
             await self.registry.delete("pods", "default", pod["metadata"]["name"], grace=0)
 
     async def play_readiness(self) -> None:
-        """Pods that are bound become Ready; budgets are told how many evictions they admit."""
+        """Make bound pods Ready, and write into budgets how many evictions they admit."""
         for pod in self.registry.list("pods", "default"):
             if pod["spec"].get("nodeName") and pod["status"].get("phase") != "Running":
                 status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}

@@ -1,4 +1,4 @@
-"""Drift: each way in which a node differs from what its pool would buy, and the unknown that is none."""
+"""Drift: each difference between a node and a new node of its pool; an unknown value is not drift."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random histories of disruption: images and pods change, writes are lost, watches are late, the process ends anywhere.
 
-Whatever happens: a budget of one node is never exceeded, no pod goes against its PodDisruptionBudget, and in the end
+In all histories: a budget of one node is never exceeded, no pod goes against its PodDisruptionBudget, and in the end
 there is one instance for each claim, on the newest image, with every pod on a node.
 """
 

@@ -1,4 +1,4 @@
-"""What is written on claims: emptiness, consolidation, drift, age."""
+"""Conditions of claims: emptiness, consolidation, drift, age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes go of the autoscaler's own accord, and what no facts lead to."""
+"""Nodes that the autoscaler removes of its own accord, and nodes that it must leave."""
 
 from __future__ import annotations
 

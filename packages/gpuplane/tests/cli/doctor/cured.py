@@ -37,7 +37,7 @@ from tinykube.apiserver import discovery
 
 
 async def carry_out(cluster: HealthyCluster, cure: str, patches: pytest.MonkeyPatch) -> None:
-    """Do what the words of a cure say. Fails for words that nobody could carry out."""
+    """Carry out the words of a cure. Fails for words that no user could carry out."""
     found = [(act, match) for words, act in CURES.items() if (match := re.fullmatch(words, cure))]
     assert len(found) == 1, f"{cure}: {len(found)} ways to read it"
     [(act, match)] = found

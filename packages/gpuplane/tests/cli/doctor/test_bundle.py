@@ -15,10 +15,11 @@ import pytest
 from gpuplane import names
 from gpuplane.cli.doctor import bundle
 from gpuplane.cli.doctor.bundle import write_bundle
-from kubekit.api.core import DaemonSet, Secret
+from kubekit.api.core import DaemonSet, Node, Secret
 from kubekit.kube import Client
 from kubekit.kube.codec import decode_any
 from packages.gpuplane.tests.cli.doctor.healthy_cluster import (
+    NODE,
     PLUGIN,
     PLUGIN_POD,
     SPACE,
@@ -85,6 +86,20 @@ async def test_it_has_objects_events_logs_and_metrics(
     assert contents["notRead"] == {} and contents["cut"] == []
     assert f"secrets removed: {contents['secretsRemoved']}" in said
     assert stat.S_IMODE((tmp_path / "b.tar.gz").stat().st_mode) == 0o600
+
+
+async def test_a_device_plugin_without_shares_serves_no_metrics_and_is_not_asked(
+    cluster: HealthyCluster, client: WithKubelets, tmp_path: Path
+) -> None:
+    # Nodes of healthy_cluster offer shares.
+    gone = {"metadata": {"labels": {names.SHARE_LABEL: None}}}
+    await cluster.client.patch(Node, NODE, gone)
+    none = {"status": {"capacity": {names.VCUDA_CORE: None}}}
+    await cluster.client.patch(Node, NODE, none, subresource="status")
+    files, said = await written(client, tmp_path / "b.tar.gz")
+    assert f"metrics/{PLUGIN_POD}.txt" not in files
+    assert json.loads(files["contents.json"])["notRead"] == {} and "not read" not in said
+    assert not [path for path in client.asked if path.endswith("/proxy/metrics")]
 
 
 async def test_secrets_are_removed_counted_and_never_asked_for(

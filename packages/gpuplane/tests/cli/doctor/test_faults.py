@@ -18,7 +18,7 @@ from tests.support import find_kubectl
 from tinykube.apiserver import discovery
 
 NAMED = [(check.name, fault) for check in CHECKS for fault in check.faults]
-# What a fault brings with it: it is another sign of the same fault.
+# A fault and the findings that follow from it: each is another sign of the same fault.
 FOLLOWS = {"crd-missing": {"node-without-report"}}
 
 

@@ -116,7 +116,7 @@ def test_log_lines_without_secrets_are_unchanged(line: str) -> None:
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000])
 def test_a_last_applied_text_that_is_nested_too_deep_is_a_secret(text: str) -> None:
-    """Whoever may write an object of the cluster writes this annotation; it ended doctor."""
+    """Every user who may write an object may write this annotation; doctor crashed on it."""
     found = Redactor().data({"metadata": {"annotations": {LAST_APPLIED: text}}})
     assert found["metadata"]["annotations"][LAST_APPLIED] == MARK
 

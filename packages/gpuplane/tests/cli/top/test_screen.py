@@ -177,7 +177,7 @@ def test_no_line_is_wider_than_the_window_and_no_control_character_passes(
 
 
 def test_of_eight_thousand_gpus_a_key_draws_a_window() -> None:
-    """How long that takes is in benchmarks/top.py."""
+    """benchmarks/top.py measures how long that takes."""
     nodes = [gpunode(f"gpu-node-{number:04}", gpus=8) for number in range(1000)]
     seen = overview(nodes, [], {node.metadata.name: 8 for node in nodes})
     view = TopView(all=True, at=7999)

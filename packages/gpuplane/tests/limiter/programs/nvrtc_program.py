@@ -128,7 +128,7 @@ compare("pointers", POINTERS + "(float *a, float *c) { c[I] = table[I & 1](a[I])
 
 PRINT = '(int *a) { if (I < 2) printf("thread %d of %5.2f%% %s %lld\\n", I, 12.345, "text", 1ll << 40); }'
 printed, _ = launch(KERNEL + PRINT, n)
-# What assert.h makes of assert(a[I] < 9), which NVRTC brings no header for.
+# The expansion of assert(a[I] < 9) by assert.h, for which NVRTC has no header.
 FAIL = 'extern "C" __device__ void __assertfail(const char *, const char *, unsigned, const char *, size_t);\n'
 CALL = '(int *a) { if (a[I] >= 9) __assertfail("a[I] < 9", "k.cu", 7, "k", 1); }'
 asserted, _ = launch(FAIL + KERNEL + CALL, n)

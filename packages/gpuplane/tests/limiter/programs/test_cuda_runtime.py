@@ -32,7 +32,7 @@ END:
 }
 \0"""
 
-# What nvcc makes of a program: it registers its code when it starts, and launches by the address of a function.
+# A program as nvcc compiles it: it registers its code when it starts, and launches by the address of a function.
 PROGRAM = """
 from ctypes import c_float
 runtime = ctypes.CDLL({library!r})

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import cuda_programs
 
-pytestmark = pytest.mark.deadline(300)  # compilers, in a process that starts anew
+pytestmark = pytest.mark.deadline(300)  # compilers, in a new process
 GIB = 1 << 30
 PROGRAM = Path(__file__).with_name("numba_program.py")
 

@@ -1,4 +1,4 @@
-"""What NVRTC makes of CUDA C computes what NumPy computes: on a whole GPU and in a share, for two architectures."""
+"""CUDA C that NVRTC compiles computes the same as NumPy: on a whole GPU and in a share, for two architectures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import cuda_programs
 
-pytestmark = pytest.mark.deadline(300)  # compilers, in a process that starts anew
+pytestmark = pytest.mark.deadline(300)  # compilers, in a new process
 PROGRAM = Path(__file__).with_name("nvrtc_program.py")
 
 

@@ -1,4 +1,4 @@
-"""What the token of discovery's master may change of Nodes: the results that a NodeFeatureRule may have."""
+"""Rights of the discovery master's token to change Nodes: the results that a NodeFeatureRule may have."""
 
 from __future__ import annotations
 

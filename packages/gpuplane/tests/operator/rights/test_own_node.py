@@ -1,4 +1,4 @@
-"""What an operand's token may change of its own Node, GPUNode and NodeFeature, and that others stay."""
+"""Rights of an operand's token: it may change its own Node, GPUNode and NodeFeature, and no other."""
 
 from __future__ import annotations
 

@@ -188,6 +188,7 @@ class PodCondition(Struct):
     reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
+    observed_generation: int = 0
 
 
 def has_ended(phase: str | None) -> bool:

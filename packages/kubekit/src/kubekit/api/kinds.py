@@ -63,16 +63,19 @@ _TABLE: Final = {
         endpointslices EndpointSlice Namespaced
     """,
     "storage.k8s.io/v1": """
-        csidrivers           CSIDriver          Cluster
-        csinodes             CSINode            Cluster
-        csistoragecapacities CSIStorageCapacity Namespaced
-        storageclasses       StorageClass       Cluster
-        volumeattachments    VolumeAttachment   Cluster
+        csidrivers              CSIDriver             Cluster
+        csinodes                CSINode               Cluster
+        csistoragecapacities    CSIStorageCapacity    Namespaced
+        storageclasses          StorageClass          Cluster
+        volumeattachments       VolumeAttachment      Cluster
+        volumeattributesclasses VolumeAttributesClass Cluster
     """,
     "networking.k8s.io/v1": """
         ingressclasses  IngressClass  Cluster
         ingresses       Ingress       Namespaced
+        ipaddresses     IPAddress     Cluster
         networkpolicies NetworkPolicy Namespaced
+        servicecidrs    ServiceCIDR   Cluster
     """,
     "events.k8s.io/v1": """
         events Event Namespaced

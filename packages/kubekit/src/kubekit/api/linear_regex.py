@@ -1,7 +1,8 @@
 """Finds whether a pattern of Go (RE2) matches, in a time that grows with the text only.
 
 Python's `re` tries alternatives one after the other: for `(a+)+$` it takes twice as long for each letter of the text
-more, so any user who may write a pattern could stop a process. Here all alternatives are followed at once. Pure.
+more, so any user who may write a pattern could stop a process. Here all alternatives are followed at once. Most
+patterns have few alternatives, and Python matches them faster: for these the steps are counted before. Pure.
 
 Source: Thompson, "Regular Expression Search Algorithm", 1968; Pike's virtual machine as in Cox, "Regular Expression
 Matching: the Virtual Machine Approach", 2009.
@@ -70,16 +71,89 @@ def is_match(pattern: str, text: str) -> bool:
 
 
 def _is_quick(pattern: str, text: str) -> bool:
-    """Return whether Python's `re` takes MOST_STEPS at most: no repetition is in another, and each may end anywhere."""
-    choices = sum(pattern.count(one) for one in "*+?{|")
-    return (len(text) + 1) ** (choices + 1) <= MOST_STEPS and (choices <= 1 or "(" not in pattern)
+    """Return whether Python's `re` takes MOST_STEPS at most, by the number of ways to choose in the pattern."""
+    choices = _choices(pattern)
+    if choices is None:
+        return False
+    # NB: a repetition takes a step for each way to end it, so its steps are among the ways that follow.
+    steps: int = choices.factor * (len(text) + 1) ** choices.degree * max(1, choices.size)
+    return steps <= MOST_STEPS
+
+
+class _Choices(msgspec.Struct, frozen=True):
+    """At most `factor` * (characters + 1) ** `degree` ways to go through a pattern of `size` tests."""
+
+    factor: int = 1
+    degree: int = 0
+    size: int = 1
+
+
+@lru_cache(maxsize=2048)
+def _choices(pattern: str) -> _Choices | None:
+    """Return the choices of a search for the pattern; None where repetitions with choices are repeated."""
+    items = list(_parsed(pattern))
+    found = _of_sequence(items)
+    # A pattern that begins with ^ fails at its first test at all places but one.
+    if found is None or (items and str(items[0][0]) == "AT" and str(items[0][1]) == "AT_BEGINNING"):
+        return found
+    return _Choices(found.factor, found.degree + 1, found.size)
+
+
+def _of_sequence(items: Any) -> _Choices | None:
+    factor, degree, size = 1, 0, 0
+    for item in items:
+        found = _of_item(str(item[0]), item[1])
+        if found is None:
+            return None
+        factor, degree, size = factor * found.factor, degree + found.degree, size + found.size
+    return _Choices(factor, degree, size) if max(factor, size) <= MOST_STEPS else None
+
+
+def _of_item(operation: str, argument: Any) -> _Choices | None:
+    if operation in _OF_ONE_CHARACTER or operation == "AT":
+        return _Choices()
+    if operation == "SUBPATTERN":
+        return _of_sequence(argument[3])
+    if operation == "BRANCH":
+        branches = [_of_sequence(branch) for branch in argument[1]]
+        known = [branch for branch in branches if branch is not None]
+        if len(known) < len(branches):
+            return None
+        factor, degree = sum(one.factor for one in known), max(one.degree for one in known)
+        return _Choices(factor, degree, sum(one.size for one in known))
+    if operation in ("MAX_REPEAT", "MIN_REPEAT"):
+        least, most, inner = argument
+        return _of_repeat(least, most, _of_sequence(inner))
+    raise _unsupported(operation)
+
+
+def _of_repeat(least: int, most: int, inner: _Choices | None) -> _Choices | None:
+    if inner is None:
+        return None
+    size = inner.size + 1  # the test of the repetition itself: `()` has no other
+    if (inner.factor, inner.degree) == (1, 0):
+        if most is _parser.MAXREPEAT:
+            return _Choices(1, 1, size * max(1, least))
+        return _Choices(most - least + 1, 0, size * max(1, most))
+    if most == 1:
+        return _Choices(inner.factor + 1 - least, inner.degree, size)
+    return None
+
+
+def _unsupported(operation: str) -> ValueError:
+    return ValueError(f"error parsing regexp: {operation.lower()} is not supported")
+
+
+def _parsed(pattern: str) -> Any:
+    """Return the parts of a pattern. Raises ValueError for an invalid one."""
+    return _parser.parse(regex(pattern).pattern, re.ASCII)
 
 
 @lru_cache(maxsize=256)
 def _states(pattern: str) -> tuple[_State, ...]:
     """Return the states of a pattern: the first is its start, the last its end."""
     states = _Builder()
-    states.sequence(_parser.parse(regex(pattern).pattern, re.ASCII), re.ASCII.value)
+    states.sequence(_parsed(pattern), re.ASCII.value)
     states.add(_State([]))
     return tuple(states.all)
 
@@ -113,7 +187,7 @@ class _Builder:
         elif operation in ("MAX_REPEAT", "MIN_REPEAT"):
             self._repeat(argument[0], argument[1], argument[2], flags)
         else:
-            raise ValueError(f"error parsing regexp: {operation.lower()} is not supported")
+            raise _unsupported(operation)
 
     def _test(self, item: Any, flags: int, *, consumes: bool) -> None:
         test = self._tests.get((str(item), flags))

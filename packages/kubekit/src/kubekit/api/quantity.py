@@ -39,7 +39,7 @@ _SUFFIX: Final[dict[str, Decimal]] = {
 MOST: Final = 2**63 - 1
 """The largest quantity, in its base unit: Kubernetes reads a larger one as this."""
 PATTERN: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
-"""What a quantity looks like, for schemas."""
+"""The form of a quantity, for schemas."""
 
 _LARGEST: Final = Decimal(MOST)
 _PARTS: Final = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([numkMGTPE]|[KMGTPE]i|)")
@@ -64,3 +64,27 @@ def parse_quantity(value: Quantity) -> Decimal:
 def whole(value: Quantity) -> int:
     """The quantity as an integer, rounded up as Kubernetes rounds (`Quantity.Value()`)."""
     return int(parse_quantity(value).to_integral_value(rounding=ROUND_CEILING))
+
+
+_DECIMAL: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+def spell_quantity(value: Decimal, *, binary: bool = False) -> str:
+    """Return a quantity as Kubernetes writes it: a whole number with the largest suffix that loses nothing.
+
+    Fractions below a billionth are rounded up. `binary` uses Ki, Mi and so on, for whole numbers of 1024 and more.
+    """
+    nano = int((value * 10**9).to_integral_value(rounding=ROUND_CEILING))
+    if binary and not nano % 10**9 and abs(nano) >= 1024 * 10**9:
+        return _spell(nano // 10**9, _BINARY, 1024)
+    return _spell(nano, _DECIMAL, 1000)
+
+
+def _spell(number: int, suffixes: tuple[str, ...], factor: int) -> str:
+    if not number:
+        return "0"
+    power = 0
+    while power < len(suffixes) - 1 and not number % factor:
+        number, power = number // factor, power + 1
+    return f"{number}{suffixes[power]}"

@@ -25,7 +25,7 @@ class InformerCache(Generic[K]):
         self._objects: dict[str, K] = {}
         self._by: dict[str, IndexBy[K]] = {}
         self._indexes: dict[str, dict[str, dict[str, None]]] = {}  # name -> value -> keys, in order of arrival
-        self._seen: set[str] = set()
+        self._seen: set[str] | None = None  # the keys of the list that is under way
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,8 @@ class InformerCache(Generic[K]):
     def upsert(self, obj: K) -> list[Change[K]]:
         """`obj` exists. Nothing is reported when its resource version is known already."""
         k = key(obj)
-        self._seen.add(k)
+        if self._seen is not None:
+            self._seen.add(k)
         old = self._objects.get(k)
         if old is not None:
             if old.metadata.resource_version == obj.metadata.resource_version and obj.metadata.resource_version:
@@ -79,11 +80,13 @@ class InformerCache(Generic[K]):
 
     def begin(self) -> None:
         """A new list starts: what is not upserted until `finish` is gone."""
-        self._seen.clear()
+        self._seen = set()
 
     def finish(self) -> list[Change[K]]:
-        gone = [k for k in self._objects if k not in self._seen]
-        self._seen.clear()
+        """The list that `begin` has started is complete."""
+        seen = self._seen or set()
+        gone = [k for k in self._objects if k not in seen]
+        self._seen = None
         return [change for k in gone for change in self.remove(k)]
 
     def _file(self, name: str, k: str, obj: K) -> None:

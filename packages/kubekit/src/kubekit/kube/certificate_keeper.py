@@ -77,7 +77,7 @@ class CertificateKeeper:
 
     @property
     def ready(self) -> bool:
-        """Return whether a certificate is shown that has not ended."""
+        """Return whether the server presents a certificate that has not ended."""
         return self.shown is not None and server_certificates.end(self.shown.certificate) > self._wall()
 
     async def run(self) -> None:

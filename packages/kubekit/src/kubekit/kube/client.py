@@ -52,7 +52,7 @@ class Client:
     """An API server under one identity. Make one with `connect`; it is meant to be shared by a whole process.
 
     Args:
-        user_agent: the name in the server's logs, and the field manager where none is given.
+        user_agent: the name in the server's logs, and the field manager of calls without one.
         sleep: what waits when the server says Retry-After (virtual in tests).
     """
 

@@ -75,7 +75,7 @@ def _list_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def decode_object(kind: Any, body: bytes, name: str) -> Any:
-    """One object. Raises ServerError when the answer is none of its kind."""
+    """One object. Raises ServerError when the answer is of another kind."""
     try:
         return decoder(kind).decode(body)
     except RecursionError:

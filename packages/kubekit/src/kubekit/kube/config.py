@@ -1,7 +1,7 @@
 """Finds API server and credentials: from a pod's service account, or from a kubeconfig file.
 
 The order: an explicit file, then $KUBECONFIG (of several files the first that has the context), then the pod's own
-service account, then ~/.kube/config. Who sets KUBECONFIG inside a pod means it.
+service account, then ~/.kube/config. In a pod, too, $KUBECONFIG goes before the service account.
 
 Invariant: what cannot be honoured (a proxy, an auth-provider, a missing user) is refused with its place, never ignored.
 """

@@ -21,7 +21,7 @@ import msgspec
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Series = NewType("Series", str)
-"""What follows the family's name in a line: suffix and labels. A caller may write it once and use it in many families,
+"""Suffix and labels, which follow the family's name in a line. A caller may write them once for many families,
 since escaping labels takes most of the time of a scrape."""
 
 
@@ -55,11 +55,22 @@ class MetricFamily(NamedTuple):
 
     Args:
         shared: a value that several series have. It is formatted once, which halves the time of a large family.
+        at: the time of the values in milliseconds since the epoch; None for that of the scrape.
     """
 
     metric: Metric
     values: Sequence[tuple[Series, float]] = ()
     shared: Sequence[tuple[Sequence[Series], float]] = ()
+    at: int | None = None
+
+
+class MetricSample(NamedTuple):
+    """One line of a text: `at` is its time in milliseconds since the epoch, None where it has none."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+    at: int | None
 
 
 def series(labels: Mapping[str, str], suffix: str = "") -> Series:
@@ -113,7 +124,7 @@ def exposition(families: Iterable[MetricFamily]) -> bytes:
     """Return the body of a scrape. Raises ValueError when a family comes twice."""
     lines: list[str] = []
     names: set[str] = set()
-    for metric, values, shared in families:
+    for metric, values, shared, at in families:
         name, decimals = metric.name, metric.decimals
         if name in names:
             raise ValueError(f"metric {name} comes twice")
@@ -121,12 +132,14 @@ def exposition(families: Iterable[MetricFamily]) -> bytes:
         about = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
         lines.append(f"# HELP {name} {about}\n# TYPE {name} {metric.type.value}\n")
         # NB: most values are whole; a call for each would take as long as all else here.
+        stop = "\n" if at is None else f" {at}\n"
         lines += [
-            f"{name}{which} {value if type(value) is int else _format(value, decimals)}\n" for which, value in values
+            f"{name}{which} {value if type(value) is int else _format(value, decimals)}{stop}"
+            for which, value in values
         ]
         for several, value in shared:
             if several:  # joined, not formatted line by line: that takes half of the time
-                end = f" {_format(value, decimals)}\n"
+                end = f" {_format(value, decimals)}{stop}"
                 lines.append(f"{name}{f'{end}{name}'.join(several)}{end}")
     return "".join(lines).encode()
 
@@ -138,18 +151,25 @@ def _label(name: str) -> str:
     return name
 
 
-_SAMPLE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)\{(.*)\} (\S+)")
+_SAMPLE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})? (\S+)(?: (-?[0-9]+))?")
 _LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
 def metric_lines(text: str, names: Container[str]) -> Iterator[tuple[str, dict[str, str], float]]:
     """Yield name, labels and value of the lines with labels whose metric is in `names`, from a text of `exposition`."""
+    for name, labels, value, _ in metric_samples(text, names):
+        if labels:
+            yield name, labels, value
+
+
+def metric_samples(text: str, names: Container[str]) -> Iterator[MetricSample]:
+    """Yield the lines whose metric is in `names`, of any exporter. Raises ValueError for an invalid value."""
     for line in text.splitlines():
         # Most lines are of other metrics, and are not parsed.
-        if line.partition("{")[0] in names and (found := _SAMPLE.fullmatch(line)) is not None:
-            labels = {name: _ESCAPED.sub(_plain_escape, value) for name, value in _LABEL.findall(found[2])}
-            yield found[1], labels, float(found[3])
+        if line.partition("{")[0].partition(" ")[0] in names and (found := _SAMPLE.fullmatch(line)) is not None:
+            labels = {name: _ESCAPED.sub(_plain_escape, value) for name, value in _LABEL.findall(found[2] or "")}
+            yield MetricSample(found[1], labels, float(found[3]), int(found[4]) if found[4] else None)
 
 
 def _plain_escape(found: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ Invariants:
 - A connection carries one request at a time and returns to the pool only after a complete response.
 - A body that ends early is an error, never a short body.
 - A request is sent again by itself only when that cannot do harm: nothing was sent, or the caller says so.
-- What the peer sends cannot fill memory: a stream stops reading from the socket while its reader lags behind.
+- The peer cannot fill memory: a stream stops reading from the socket while its reader lags behind.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ class _Connection(asyncio.Protocol):
         self.headers[name] = value if before is None else before + b", " + value
 
     def on_headers_complete(self) -> None:
-        if self._streaming:
+        assert self._parser is not None
+        # NB: an answer of 1xx, such as Continue, comes before the answer that the caller waits for.
+        if self._streaming and self._parser.get_status_code() >= 200:
             self._wake(self._head)
 
     def on_body(self, body: bytes) -> None:
@@ -211,6 +213,16 @@ class _Connection(asyncio.Protocol):
             self.transport.abort()
 
 
+async def read_whole(read: Callable[[], Awaitable[bytes | None]], most: int, place: str) -> bytes:
+    """Return the whole body of a stream of `place`. Raises Unreachable for more than `most` bytes."""
+    body = bytearray()
+    while (part := await read()) is not None:
+        body += part
+        if len(body) > most:
+            raise Unreachable(f"an answer of more than {most >> 20} MiB", where=place)
+    return bytes(body)
+
+
 class HttpPool:
     """Connections to one host.
 
@@ -261,23 +273,24 @@ class HttpPool:
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, request: bytes, *, timeout: float, idle: float
+        self, request: bytes, *, timeout: float, idle: float, bodiless: bool = False
     ) -> AsyncIterator[tuple[ClientResponse, Callable[[], Awaitable[bytes | None]]]]:
         """One request whose body arrives over time: its head, and a function that gives the next piece or None.
 
         `timeout` covers the head; `idle` is how long the body may stay silent. Both raise Unreachable. An answer of
-        400 and above comes with its body read (`response.body`).
+        400 and above comes with its body read (`response.body`), at most about 1 MiB of it. The answer to a request of
+        HEAD is `bodiless`.
         """
         try:
             async with asyncio.timeout(timeout):
                 connection, _ = await self._take(kept=False)
                 try:
                     response = await connection.exchange(request, streaming=True)
-                    if response.status >= 400:
-                        parts: list[bytes] = []
-                        while (part := await connection.chunk()) is not None:
-                            parts.append(part)
-                        response.body = b"".join(parts)
+                    if response.status >= 400 and not bodiless:
+                        body = bytearray()
+                        while len(body) < _HIGH_WATER and (part := await connection.chunk()) is not None:
+                            body += part
+                        response.body = bytes(body)
                 except BaseException:
                     self._give(connection)
                     raise

@@ -7,7 +7,7 @@ Invariants:
   costs a new list, and then handlers hear the differences only, deletes included.
 - The cache is updated before handlers are called; a handler that raises is reported and does not stop the others.
 - An object that does not fit its Struct is absent for us, and said so in the log.
-- Whatever fails is tried again for ever, with growing pauses: the server may be away for hours.
+- A request that fails is tried again for ever, with growing pauses: the server may be away for hours.
 - A kind that the server does not serve is an empty list for an `optional` informer, which looks for it from time to
   time: its CustomResourceDefinition may be installed, and deleted, at any time.
 """

@@ -21,7 +21,7 @@ def object_path(
     """Return the path of an object, or of all objects without a name.
 
     Args:
-        default: the namespace of an object for which none is given.
+        default: the namespace of an object that names none.
 
     Raises InvalidInput for what can be no name.
     """
@@ -42,7 +42,7 @@ def object_data(
     Args:
         default: the namespace of an object that has none.
 
-    Raises InvalidInput for a kind that is not known, where no resource is given.
+    Raises InvalidInput for an unknown kind without `resource`.
     """
     data: dict[str, Any]
     if isinstance(obj, Mapping):

@@ -104,7 +104,7 @@ def read(data: Mapping[str, bytes]) -> ServerCertificates:
 def why_renew(kept: ServerCertificates, plan: CertificatePlan, now: datetime.datetime) -> str:
     """Return why these cannot be used, or not for long; empty when they are good."""
     if not kept.certificate:
-        return "there is none yet"
+        return "there is no certificate yet"
     try:
         certificate = _fitting(kept)
         missing = missing_hosts(certificate, plan.hosts)
@@ -133,7 +133,7 @@ def make_client(kept: ServerCertificates, name: str, now: datetime.datetime) -> 
 def why_renew_client(client: ServerCertificates, kept: ServerCertificates, now: datetime.datetime) -> str:
     """Return why a caller's certificate cannot be used, or not for long; empty when it is good."""
     if not client.certificate:
-        return "there is none yet"
+        return "there is no certificate yet"
     if client.authorities != kept.authorities:
         return "it has other authorities"
     try:

@@ -22,7 +22,7 @@ from kubekit.scheduling.podinfo import PodInfo
 NO_NODES: Final = "no nodes available to schedule pods"
 _MIN_FEASIBLE: Final = 100
 _MIN_PERCENT: Final = 5
-# What a node counts as that was never asked, because the pod is pinned to another one.
+# The failure of a node that was never asked, because the pod is pinned to another one.
 NOT_ASKED: Final = Failure("NodeAffinity", ("node(s) didn't satisfy plugin(s) [NodeAffinity]",))
 # NB: where a filter refuses the pod before it asks nodes, kube-scheduler's search for claims to deallocate fails with
 # these words, and preemption is not tried.

@@ -31,7 +31,7 @@ from kubekit.scheduling.volumes.facts import PodVolume, compile_volumes
 
 Requests = dict[str, int]
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-# What a container without a request counts as in scores (not in filters), as in kube-scheduler.
+# The request that scores (not filters) assume for a container without one, as in kube-scheduler.
 ASSUMED: Final[Requests] = {"cpu": 100, "memory": 200 * 1024 * 1024}
 
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - A call ends with its answer or with an RpcError; at the latest when its time is over or the connection ends.
-- What a method raises becomes the call's status, never the connection's end. What is no protocol ends the connection.
+- An exception of a method becomes the call's status. Bytes that break the protocol end the connection.
 - Requests are answered in tasks of their own: one that takes long holds up no other.
 """
 

@@ -62,7 +62,7 @@ def framed(connection: int, message: TtrpcMessage) -> bytes:
 
 
 class FrameReader:
-    """Puts together what arrives, however it is cut. No more is kept than one message for each connection.
+    """Puts together what arrives, however it is cut. Each connection has one message in memory at most.
 
     Args:
         connections: those that are spoken; what comes on others is skipped, as the runtime does.

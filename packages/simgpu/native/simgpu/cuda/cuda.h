@@ -84,7 +84,7 @@ typedef struct graph_exec *CUgraphExec;
 #define STREAM_PER_THREAD ((CUstream)2)
 #define STREAM_NON_BLOCKING 1u
 
-/* What a CUdevice stands for: a GPU, or the one MIG device of it that this process uses. */
+/* The device of a CUdevice: a GPU, or the one MIG device of it that this process uses. */
 struct device {
 	uint32_t gpu;
 	int32_t mig; /* -1: the whole GPU */
@@ -96,7 +96,7 @@ struct device {
 	uint64_t graph_used, graph_used_high, graph_reserved, graph_reserved_high; /* memory of graphs */
 };
 
-/* What comes before the next operation of a captured stream: so many operations of each stream of the capture. */
+/* The operations before the next one of a captured stream: so many operations of each stream of the capture. */
 #define CAPTURE_STREAMS 16
 struct history {
 	uint32_t operations[CAPTURE_STREAMS];
@@ -139,7 +139,7 @@ struct context {
 	uint32_t peers; /* bit for each device whose memory it may use */
 	int cache_config;
 	struct local *locals; /* what a runtime stores with it, see tables.c */
-	int attached; /* by cuCtxAttach, beside the one who made it */
+	int attached; /* by cuCtxAttach, besides the creator */
 };
 
 /* The first three cannot be touched by the CPU. GRAPH is charged by the graphs' pool; MAPPED belongs to a handle. */

@@ -121,7 +121,7 @@ static uint64_t last_record(const struct event *event)
 	return __atomic_load_n(&event->marks->recorded, __ATOMIC_SEQ_CST);
 }
 
-/* Whether what came before its last record is done; *when it is, UINT64_MAX while nobody knows. */
+/* Whether what came before its last record is done; *when it is, UINT64_MAX while that is unknown. */
 static bool reached(const struct event *event, uint64_t *when)
 {
 	*when = cuda_event_known(event, last_record(event)) ? __atomic_load_n(&event->marks->time, __ATOMIC_SEQ_CST) : UINT64_MAX;
@@ -218,7 +218,7 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags
 	if (result != CUDA_SUCCESS || captured)
 		return result;
 	uint64_t record = last_record(event), when;
-	/* Work behind another GPU's event is given its time when that is reached, so that others can use the time before. */
+	/* Work behind another GPU's event gets its time when that is reached, so that others can use the time before. */
 	bool others = event->file >= 0 || event->context->device != context->device;
 	if (cuda_queued(stream) || !cuda_event_known(event, record) || (others && record && !reached(event, &when)))
 		return cuda_queue(stream, (struct operation){.kind = OPERATION_WAIT_EVENT, .event = event, .record = record});

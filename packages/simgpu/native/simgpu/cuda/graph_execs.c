@@ -25,7 +25,7 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *result, CUgraph graph, 
 	return CUDA_SUCCESS;
 }
 
-/* The forms of CUDA 10 and 11: what went wrong is told in a log and by a node; here nothing can. */
+/* The forms of CUDA 10 and 11: a log and a node report a failure; here no update can fail. */
 EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *result, CUgraph graph, CUgraphNode *failed, char *log, size_t size)
 {
 	if (failed)
@@ -71,7 +71,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
 	return CUDA_SUCCESS;
 }
 
-/* Lets the pool grow to what the graph needs at once, beside what others use. */
+/* Lets the pool grow to what the graph needs at once, next to the memory of others. */
 static CUresult reserve(const struct graph_exec *exec, CUdevice on)
 {
 	struct device *device = &cuda_devices[on];

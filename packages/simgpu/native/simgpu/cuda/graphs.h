@@ -72,7 +72,7 @@ CUresult cuda_graph_copy(struct graph *graph, const struct nodes *nodes, size_t 
 /* A node with a copy of such nodes as its child, not yet in any graph. */
 CUresult cuda_graph_child(const struct nodes *nodes, size_t count, struct graph_node *node);
 size_t cuda_graph_hosts(const struct nodes *nodes, size_t count); /* how many host functions there are */
-/* What an executable graph runs from now on. */
+/* The graph that an executable graph runs from now on. */
 CUresult cuda_exec_use(struct graph_exec *exec, struct nodes *nodes, size_t count);
 
 #endif

@@ -30,7 +30,7 @@ struct access {
 	int flags;
 };
 
-/* Lives while it has references or mappings. What was imported is not charged: its exporter's process pays. */
+/* Lives while it has references or mappings. An imported handle is not charged: its exporter's process is. */
 struct block {
 	uint32_t magic;
 	CUdevice device;
@@ -261,7 +261,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(uint64_t *handle, void *address)
 	return found ? CUDA_SUCCESS : CUDA_INVALID_VALUE;
 }
 
-/* Whatever is mapped can be used: access is checked for its arguments only. */
+/* All mapped memory can be used: access is checked for its arguments only. */
 EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const struct access *access, size_t count)
 {
 	struct allocation found;

@@ -1,5 +1,5 @@
 /*
- * What programs pass as code, and the PTX in it: PTX itself; fat binaries of nvcc with PTX among their entries, plain or
+ * The forms of code that programs pass, and the PTX in it: PTX itself; fat binaries of nvcc with PTX among their entries, plain or
  * compressed with LZ4; and what cuLinkComplete makes here. Machine code of real GPUs is refused as the driver refuses
  * code for another GPU.
  *

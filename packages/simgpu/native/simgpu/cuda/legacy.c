@@ -1,6 +1,6 @@
 /*
  * The forms of before CUDA 3.2, 4.0 and 11.0 that drivers still have: memory by addresses and sizes of 32 bits, contexts
- * with a count of their holders. What they return is written down from the documentation of CUDA 3.1.
+ * with a count of their holders. Their results follow the documentation of CUDA 3.1.
  */
 #include "cuda.h"
 
@@ -69,7 +69,7 @@ EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags)
 	return cuDevicePrimaryCtxSetFlags_v2(device, flags);
 }
 
-/* In the low 2 GiB of addresses, which is what the system offers to whoever asks for addresses of 32 bits. */
+/* In the low 2 GiB of addresses, which the system offers to programs that ask for addresses of 32 bits. */
 EXPORT CUresult cuMemAlloc(unsigned *address, unsigned size)
 {
 	uint64_t wide;

@@ -1,6 +1,6 @@
 /*
- * Linking: several texts become one module, whose functions call each other. What is linked is checked when it is added,
- * what it still misses when the link is completed; both write the compiler's log where cuLinkCreate was given a place.
+ * Linking: several texts become one module, whose functions call each other. A text is checked when it is added, missing
+ * functions when the link is completed; both write the compiler's log where cuLinkCreate got a place.
  */
 #include "cuda.h"
 

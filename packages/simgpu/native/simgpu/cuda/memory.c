@@ -314,7 +314,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 	SAFE();
 	if (!address)
 		return CUDA_SUCCESS;
-	/* What still runs may use it. */
+	/* Work that still runs may use it. */
 	cuda_wait_context(context);
 	return cuda_release(address, false);
 }
@@ -409,7 +409,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 	const struct simgpu_limit *limit = simgpu_limit_of(cuda_view.state, cuda_view.state->slots[cuda_view.slot].cgroups,
 							   cuda_devices[context->device].gpu);
 	if (limit && limit->hard[cuda_devices[context->device].gpu] < capacity) {
-		/* What the cgroup's limit leaves, where that is less than the GPU has left. */
+		/* The rest of the cgroup's limit, where that is less than the GPU has left. */
 		uint64_t held = simgpu_limit_used(cuda_view.state, limit, cuda_devices[context->device].gpu);
 		uint64_t rest = used < capacity ? capacity - used : 0;
 		capacity = limit->hard[cuda_devices[context->device].gpu];
@@ -475,7 +475,7 @@ EXPORT CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **v
 {
 	NEED(attributes && values);
 	READY();
-	/* What a pointer is not known to be stays as the caller has set it, except the type of memory. */
+	/* Unknown attributes of a pointer stay as the caller has set them, except the type of memory. */
 	for (unsigned i = 0; i < count; i++)
 		if (cuPointerGetAttribute(values[i], attributes[i], address) != CUDA_SUCCESS && attributes[i] == 2)
 			*(unsigned *)values[i] = 0;

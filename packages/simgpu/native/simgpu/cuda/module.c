@@ -293,7 +293,7 @@ EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodul
 	return CUDA_NOT_FOUND;
 }
 
-/* The runtime wants the handles of all textures of a module when it loads it. Whoever binds one is refused. */
+/* The runtime wants the handles of all textures of a module when it loads it. A call that binds one is refused. */
 EXPORT CUresult cuModuleGetTexRef(void **texture, CUmodule module, const char *name)
 {
 	NEED(texture && name);

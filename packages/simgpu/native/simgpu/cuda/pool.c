@@ -94,7 +94,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
 	POOL(pool);
-	(void)keep; /* nothing is kept that is not in use */
+	(void)keep; /* unused memory is released */
 	return CUDA_SUCCESS;
 }
 

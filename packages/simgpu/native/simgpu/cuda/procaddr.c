@@ -2,7 +2,7 @@
  * cuGetProcAddress: the function of a name in the form it had in a CUDA version, and for the wanted kind of default
  * stream. A name without its version would be the wrong function, so both are looked up.
  *
- * What it answers is what NVIDIA's drivers 535 and 550 answer, which a test compares: the second form succeeds also where
+ * The answers are those of NVIDIA's drivers 535 and 550, which a test compares: the second form succeeds also where
  * there is no such function, and reports that in its status; versions are unsigned; before 7.0 no function had a form for the
  * thread's own default stream. Where they crash, for want of a name or a place for the answer, this one returns an error.
  */

@@ -1,5 +1,5 @@
 /*
- * What waits in a stream for something outside of it: host functions, values in memory, events of other processes, and all
+ * Operations that wait in a stream for something outside of it: host functions, values in memory, events of other processes, and all
  * that is queued behind one of these. A thread of the stream runs it in its order, as long as there is any. Without such
  * waits a stream has no queue: work is run when it is asked for.
  */
@@ -158,7 +158,7 @@ void cuda_wait_queue(struct stream *stream)
 		pthread_cond_wait(&changed, &cuda_guard);
 }
 
-/* NB: What is gone is freed while nobody looks, so it begins from the first each time. */
+/* NB: Entries are freed while no thread looks, so it begins from the first each time. */
 void cuda_wait_queues(struct context *context)
 {
 	struct stream *stream;

@@ -1,4 +1,4 @@
-/* Streams: who waits for whom in simulated time. Events are in event.c. */
+/* Streams: which work waits for which in simulated time. Events are in event.c. */
 #include "cuda.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ void cuda_stream_free(struct stream *stream)
 	free(stream);
 }
 
-/* With the guard held. What is queued goes on without the stream: who waits for the context still waits for that. */
+/* With the guard held. Queued work goes on without the stream: a wait for the context still waits for it. */
 static void leave(struct stream *stream)
 {
 	cuda_capture_leave(stream);
@@ -50,7 +50,7 @@ static void leave(struct stream *stream)
 		cuda_stream_free(stream);
 }
 
-/* A thread's own default streams end with it. One that is captured stays: no other thread can end its capture. */
+/* A thread's own default streams end with it. A captured stream stays: no other thread can end its capture. */
 static void thread_ended(void *number)
 {
 	pthread_mutex_lock(&cuda_guard);

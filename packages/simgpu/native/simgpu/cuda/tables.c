@@ -30,7 +30,7 @@ static CUresult load_module(struct module **module, const void *image)
 	return cuda_load(context, image, 0, NULL, NULL, module);
 }
 
-/* The same with something of the runtime's own, which nobody has written down: only without it. */
+/* The same with a table of the runtime that is not documented: only without it. */
 static CUresult load_module_with(struct module **module, const void *image, const void *first, const void *second, unsigned count)
 {
 	return first || second || count ? CUDA_NOT_SUPPORTED : load_module(module, image);

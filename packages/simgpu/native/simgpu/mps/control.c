@@ -1,6 +1,6 @@
 /*
  * nvidia-cuda-mps-control of the simulated driver: the daemon (-d, or -f in the foreground), and without a flag the front end
- * that passes commands of its standard input on. It holds what the libcuda beside it asks for: defaults, and who is a client.
+ * that passes commands of its standard input on. Asked by libcuda, it returns defaults and clients.
  *
  * CUDA_MPS_PIPE_DIRECTORY has the pid and the socket, CUDA_MPS_LOG_DIRECTORY control.log; SIMHOST_ROOT stands before both
  * where chroot is not allowed. Commands, messages and files are those of the manual page nvidia-cuda-mps-control(1).
@@ -68,7 +68,7 @@ static uint64_t amount(const char *text)
     return value << (*end == 'G' ? 30 : *end == 'M' ? 20 : *end == 'K' ? 10 : 0);
 }
 
-/* Answers one command; what it is not is told as the real one does. */
+/* Answers one command; unknown ones in the words of the real one. */
 static void answer(char *line, char *said, size_t size)
 {
     char word[64] = "", value[64] = "";

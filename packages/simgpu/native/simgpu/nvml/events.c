@@ -54,7 +54,7 @@ static bool next_event(nvmlEventSet_t set, nvmlEventData_t *data)
 {
 	const struct simgpu_state *state = nvml_view.state;
 	uint64_t last = __atomic_load_n(&state->event_last, __ATOMIC_SEQ_CST);
-	/* Who did not look for a whole round of the ring lost the oldest. */
+	/* A reader that did not look for a whole round of the ring lost the oldest. */
 	if (last > SIMGPU_EVENTS && set->seen < last - SIMGPU_EVENTS)
 		set->seen = last - SIMGPU_EVENTS;
 	while (set->seen < last) {

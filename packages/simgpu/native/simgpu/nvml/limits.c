@@ -1,5 +1,5 @@
 /*
- * Memory limits of cgroups, as drivers have them from r615 on: hard ones are held, soft ones are only kept.
+ * Memory limits of cgroups, as drivers have them from r615 on: hard ones are enforced, soft ones only stored.
  * Older drivers do not have these functions, so they answer as for what a GPU does not offer.
  */
 #include "nvml.h"

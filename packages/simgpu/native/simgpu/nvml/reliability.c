@@ -65,7 +65,7 @@ EXPORT nvmlReturn_t nvmlDeviceClearEccErrorCounts(nvmlDevice_t device, unsigned 
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *list);
 
-/* What `nvidia-smi -r` does by the kernel's module: the GPU computes right again, and has no volatile errors. */
+/* As `nvidia-smi -r` does by the kernel's module: the GPU computes right again, and has no volatile errors. */
 EXPORT nvmlReturn_t simgpuDeviceReset(nvmlDevice_t device)
 {
 	unsigned count = 0;

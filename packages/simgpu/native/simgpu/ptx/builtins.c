@@ -1,5 +1,5 @@
 /*
- * Functions that a GPU's driver brings: vprintf, to which printf is compiled, and __assertfail. What is printed goes to the
+ * Functions that a GPU's driver brings: vprintf, to which printf is compiled, and __assertfail. Printed text goes to the
  * program's own output when the kernel has run, which is the latest that a real GPU's would while programs wait for it.
  */
 #include "run.h"

@@ -239,7 +239,7 @@ static bool meets_in_calls(const struct ptx_module *module, const struct ptx_ker
 	return false;
 }
 
-/* What only the whole module shows: bodies of called functions, who waits for other threads, who needs what memory. */
+/* Facts of the whole module: bodies of called functions, which functions wait for other threads, and their memory. */
 void finish_functions(struct parser *parser)
 {
 	struct ptx_module *module = parser->module;

@@ -366,7 +366,7 @@ static void instruction(struct parser *parser, const struct token *name, uint32_
 	const struct opcode *opcode = opcode_named(name);
 	if (!opcode)
 		parser_fail(parser, name->line, "unknown instruction %.*s", (int)(name->length < 60 ? name->length : 60), name->text);
-	/* What follows may declare constants but emits nothing, so this pointer stays good. */
+	/* The code below may declare constants but emits nothing, so this pointer stays good. */
 	struct ptx_instruction *made = emit(parser, name->line);
 	made->op = (uint8_t)opcode->op;
 	made->guard = (uint16_t)guard;

@@ -106,7 +106,7 @@ void call_operands(struct parser *parser, struct ptx_instruction *made);
 void finish_functions(struct parser *parser);
 
 /* operands.c */
-/* While a kernel is read, slots need more than 16 bits: they are kept beside the code and folded in at its end. */
+/* While a kernel is read, slots need more than 16 bits: they are stored next to the code and folded in at its end. */
 struct operand {
 	uint32_t slot;
 	bool is_register, negated;

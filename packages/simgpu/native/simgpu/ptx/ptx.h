@@ -5,7 +5,7 @@
  * special registers; so reading an operand is one load, whatever it is. A slot holds the value zero-extended from its
  * width; who reads it as signed extends it.
  *
- * Source: "Parallel Thread Execution ISA", version 8. What is not known here is refused when the module is loaded, with
+ * Source: "Parallel Thread Execution ISA", version 8. Unknown PTX is refused when the module is loaded, with
  * its line; a module that loads runs.
  */
 #ifndef SIMGPU_PTX_H
@@ -58,7 +58,7 @@ enum ptx_op {
 	OP_WARPSYNC = OP_FIRST_WARP, OP_SHFL, OP_VOTE, OP_REDUX, OP_MATCH, OP_COUNT,
 };
 
-/* What else an instruction may say; `mode` of an instruction is one of these. */
+/* Further forms of an instruction; `mode` of an instruction is one of these. */
 enum ptx_mode {
 	M_NONE, M_LO, M_HI, M_WIDE, M_EQ, M_NE, M_LT, M_LE, M_GT, M_GE, M_LS, M_HS, M_EQU, M_NEU, M_LTU, M_LEU, M_GTU,
 	M_GEU, M_NUM, M_NAN, M_AND, M_OR, M_XOR, M_ADD, M_MIN, M_MAX, M_INC, M_DEC, M_EXCH, M_CAS, M_RNI, M_RZI, M_RMI,
@@ -100,7 +100,7 @@ struct ptx_call {
 /* Functions without a body that the driver brings. */
 enum ptx_builtin { PTX_NO_BUILTIN, PTX_VPRINTF, PTX_ASSERTFAIL };
 
-/* What is added to a constant when a thread gets its registers. */
+/* The base that is added to a constant when a thread gets its registers. */
 enum ptx_relocation { RELOCATE_NONE, RELOCATE_MODULE, RELOCATE_LOCAL, RELOCATE_DYNAMIC_SHARED };
 
 /* A kernel, or a function that kernels call. */

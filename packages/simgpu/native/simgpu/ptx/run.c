@@ -2,7 +2,7 @@
  * Running a kernel: blocks one after another; in a block each thread runs until it ends, or until it has to wait for the
  * others of its warp or block. A kernel whose threads never wait needs the registers of one thread only.
  *
- * A thread's time is what it executed, in cycles of a GPU. Who reads a clock again and again is waiting for time to pass:
+ * A thread's time is what it executed, in cycles of a GPU. A thread that reads a clock again and again is waiting for time to pass:
  * from the ninth reading on, time runs faster and faster for it, so that spinning for a second takes a thousand readings.
  */
 #include "run.h"

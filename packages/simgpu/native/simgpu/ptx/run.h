@@ -8,7 +8,7 @@
 
 enum thread_state { RUNNING, AT_BARRIER, AT_WARP, ENDED };
 
-/* What a function runs with; a kernel is the first. */
+/* The state of a running function; a kernel is the first. */
 struct frame {
 	const struct ptx_kernel *code;
 	const struct ptx_instruction *at; /* the next one */

@@ -28,7 +28,7 @@ static void shuffle(struct thread *lanes, uint32_t members, const struct ptx_ins
 	}
 }
 
-/* Who has the same value: for each thread those with its own, or whether all have one. */
+/* Threads with the same value: for each thread those with its own, or whether all have one. */
 static void match(struct thread *lanes, uint32_t members, const struct ptx_instruction *i)
 {
 	for (uint32_t lane = 0; lane < WARP; lane++) {
@@ -104,7 +104,7 @@ bool meet(struct thread *lanes, uint32_t count)
 }
 
 
-/* What bar.red returns: of all threads that wait at the same instruction. */
+/* The result of bar.red: of all threads that wait at the same instruction. */
 static uint64_t reduced(const struct thread *threads, uint32_t count, const struct ptx_instruction *i)
 {
 	uint64_t with = 0, all = 0;

@@ -38,13 +38,9 @@ class OS(msgspec.Struct, frozen=True):
     id_like: str = ""
 
 
-class NodeMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """One machine. `gpus` names a profile of `simgpu`, "" for none; `driver` is the version that is there from the
-    start where it is `preinstalled`; `compiler` what its kernel was built with."""
+class _Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a machine as its row in the table has them."""
 
-    name: str
-    os: OS
-    cpu: CPU
     kernel: str
     runtime: str  # containerd, docker, cri-o
     runtime_version: str
@@ -55,6 +51,15 @@ class NodeMachine(msgspec.Struct, frozen=True, kw_only=True):
     preinstalled: bool = False
     instance_type: str = ""
     compiler: str = "gcc"
+
+
+class NodeMachine(_Hardware, frozen=True, kw_only=True):
+    """One machine. `gpus` names a profile of `simgpu`, "" for none; `driver` is the version that is there from the
+    start where it is `preinstalled`; `compiler` what its kernel was built with."""
+
+    name: str
+    os: OS
+    cpu: CPU
 
     @property
     def memory_kib(self) -> int:
@@ -81,19 +86,9 @@ class NodeMachine(msgspec.Struct, frozen=True, kw_only=True):
         return f"usr/lib/{platform.machine()}-linux-gnu" if self.family == "debian" else "usr/lib64"
 
 
-class _Row(msgspec.Struct, kw_only=True):
+class _Row(_Hardware, frozen=True, kw_only=True):
     os: str
-    kernel: str
-    runtime: str
-    runtime_version: str
     cpu: str
-    cpus: int
-    memory_gib: int
-    gpus: str = ""
-    driver: str = ""
-    preinstalled: bool = False
-    instance_type: str = ""
-    compiler: str = "gcc"
 
 
 class _Table(msgspec.Struct):
@@ -109,19 +104,7 @@ def machines() -> dict[str, NodeMachine]:
     table = msgspec.convert(tomllib.loads(text), _Table)
     return {
         name: NodeMachine(
-            name=name,
-            os=table.os[row.os],
-            cpu=table.cpu[row.cpu],
-            kernel=row.kernel,
-            runtime=row.runtime,
-            runtime_version=row.runtime_version,
-            cpus=row.cpus,
-            memory_gib=row.memory_gib,
-            gpus=row.gpus,
-            driver=row.driver,
-            preinstalled=row.preinstalled,
-            instance_type=row.instance_type,
-            compiler=row.compiler,
+            **{**msgspec.structs.asdict(row), "name": name, "os": table.os[row.os], "cpu": table.cpu[row.cpu]}
         )
         for name, row in table.machine.items()
     }

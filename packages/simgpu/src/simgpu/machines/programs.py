@@ -1,6 +1,7 @@
 """The programs of a simulated machine: one program under the names of those that operands start.
 
-What a distribution installs by itself is there; a compiler or curl comes from its packages (native/tools/packages.c).
+Packages that a distribution installs by itself are there; a compiler or curl comes from its packages
+(native/tools/packages.c).
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ async def admitted(
 
     Raises ApiFailure when the write is refused.
     """
+    if admission is not None:
+        admission.restrict(request)
     if admission is not None and admission.wanted(request.info, request.operation, request.subresource):
         request.obj = await admission.mutate(request)
         if request.obj is not None:

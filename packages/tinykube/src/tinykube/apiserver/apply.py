@@ -25,6 +25,7 @@ from tinykube.apiserver.fieldset import (
     differences,
     fields_of,
     granular,
+    in_order,
     intersection,
     item_key,
     keyed,
@@ -58,7 +59,7 @@ class Manager(msgspec.Struct, frozen=True):
             "operation": self.operation,
             "apiVersion": self.api_version,
             "fieldsType": "FieldsV1",
-            "fieldsV1": fields,
+            "fieldsV1": in_order(fields),
         }
         if now:
             entry["time"] = now
@@ -118,7 +119,8 @@ def apply(live: Object, config: Object, schema: Schema, manager: Manager, *, for
         if given_up:
             # Removal takes emptied objects along; one that is applied as empty comes back.
             merged = merge(remove(merged, given_up, schema), wanted, schema)
-    changed, _ = differences(base, merged, schema)
+    same = merged == base
+    changed: Fields = {} if same else differences(base, merged, schema)[0]
     conflicts = [(entry, both) for entry in others if (both := intersection(entry.get("fieldsV1") or {}, changed))]
     if conflicts and not force:
         raise conflict_of_fields(conflicts)
@@ -133,7 +135,7 @@ def apply(live: Object, config: Object, schema: Schema, manager: Manager, *, for
         **merged.get("metadata", {}),
     }
     rest = [entry for entry in others if entry.get("fieldsV1")]
-    if merged == base:
+    if same:
         _close(new, rest, kept, manager, sent, kept.get("time", "") if kept is not None else "")
     else:
         _close(new, rest, None, manager, sent, now)

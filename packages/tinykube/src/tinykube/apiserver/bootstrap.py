@@ -33,7 +33,8 @@ _VIEW: Final = [
         _READ,
     ),
     _rule("apps", "*", _READ),
-    _rule("batch autoscaling policy networking.k8s.io discovery.k8s.io events.k8s.io", "*", _READ),
+    _rule("batch autoscaling policy discovery.k8s.io events.k8s.io", "*", _READ),
+    _rule("networking.k8s.io", "ingresses ingresses/status networkpolicies", _READ),
     _rule("resource.k8s.io", "resourceclaims resourceclaims/status resourceclaimtemplates", _READ),
 ]
 _EDIT: Final = [
@@ -51,7 +52,12 @@ _EDIT: Final = [
         "daemonsets deployments deployments/scale replicasets replicasets/scale statefulsets statefulsets/scale",
         _WRITE,
     ),
-    _rule("batch autoscaling policy networking.k8s.io", "*", _WRITE),
+    # NB: each by its name: states are written by controllers alone.
+    _rule("batch", "cronjobs jobs", _WRITE),
+    _rule("autoscaling", "horizontalpodautoscalers", _WRITE),
+    _rule("policy", "poddisruptionbudgets", _WRITE),
+    _rule("networking.k8s.io", "ingresses networkpolicies", _WRITE),
+    _rule("events.k8s.io", "events", _WRITE),
     _rule("coordination.k8s.io", "leases", (*_READ, *_WRITE)),
     _rule("resource.k8s.io", "resourceclaims resourceclaimtemplates", _WRITE),
 ]
@@ -74,6 +80,12 @@ _ROLES: Final[dict[str, list[Object]]] = {
         _rule("authentication.k8s.io", "selfsubjectreviews", ("create",)),
     ],
     "system:monitoring": [_urls("/healthz /healthz/* /livez /livez/* /metrics /readyz /readyz/*", "get")],
+    "system:service-account-issuer-discovery": [
+        _urls(
+            "/.well-known/openid-configuration /.well-known/openid-configuration/ /openid/v1/jwks /openid/v1/jwks/",
+            "get",
+        )
+    ],
     "system:auth-delegator": [
         _rule("authentication.k8s.io", "tokenreviews", ("create",)),
         _rule("authorization.k8s.io", "subjectaccessreviews", ("create",)),
@@ -104,6 +116,7 @@ _BINDINGS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "system:basic-user": (("Group", "system:authenticated"),),
     "system:public-info-viewer": (("Group", "system:authenticated"), ("Group", "system:unauthenticated")),
     "system:monitoring": (("Group", "system:monitoring"),),
+    "system:service-account-issuer-discovery": (("Group", "system:serviceaccounts"),),
     "system:kube-scheduler": (("User", "system:kube-scheduler"),),
     "system:kube-controller-manager": (("User", "system:kube-controller-manager"),),
     "system:node-proxier": (("User", "system:kube-proxy"),),

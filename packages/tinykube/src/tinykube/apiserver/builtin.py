@@ -135,11 +135,12 @@ _TABLE: Final = (
         "storage.k8s.io/v1",
         "storage_v1",
         """
-        CSIDriver          |  |    |  |        |
-        CSINode            |  |    |  |        |
-        CSIStorageCapacity |  |    |  |        |
-        StorageClass       |  | sc |  |        |
-        VolumeAttachment   |  |    |  | status |
+        CSIDriver             |  |     |  |        |
+        CSINode               |  |     |  |        |
+        CSIStorageCapacity    |  |     |  |        |
+        StorageClass          |  | sc  |  |        |
+        VolumeAttachment      |  |     |  | status |
+        VolumeAttributesClass |  | vac |  |        |
         """,
     ),
     (
@@ -148,7 +149,9 @@ _TABLE: Final = (
         """
         IngressClass  |  |        |  |        |
         Ingress       |  | ing    |  | status |
+        IPAddress     |  | ip     |  |        |
         NetworkPolicy |  | netpol |  |        |
+        ServiceCIDR   |  |        |  | status |
         """,
     ),
     ("events.k8s.io/v1", "events_v1", f"Event | | ev | | | {_REGARDING_FIELDS}"),
@@ -390,5 +393,5 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
     "AllocatedDeviceStatus": {"conditions": "[type]Condition"},
 }
 
-# What a missing key of a list of objects counts as, by field name.
+# The default of a missing key of a list of objects, by field name.
 KEY_DEFAULTS: Final = {"protocol": "TCP"}

@@ -1,7 +1,7 @@
 """Finds fields in rules that their schema does not have, before an object comes that has to suffer from it.
 
 Not a type checker: it follows `self`, `oldSelf` and the variables of macros through the schema, and is silent where it
-loses sight of the type. What it finds, a real API server refuses as well.
+loses sight of the type. A real API server refuses each finding as well.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class CelRule:
                 return
         except CelError as problem:
             what = self.message or self.source
-            yield self._cause(path, kind, f"{problem} evaluating rule: {what}", "FieldValueInvalid")
+            yield self._cause(path, kind, f'"{kind}": {problem} evaluating rule: {what}', "FieldValueInvalid")
             return
         yield self._cause(path, kind, self._text(variables), self.reason)
 

@@ -50,8 +50,8 @@ def ensure(directory: Path, names: tuple[str, ...] = ()) -> CertificateFiles:
     server = issue(
         _authority(paths.authority, directory / "ca.key", validity), "kube-apiserver", validity, hosts=wanted
     )
-    _write(paths.key, server.key_pem, 0o600)
-    _write(paths.certificate, server.certificate_pem, 0o644)
+    write_whole(paths.key, server.key_pem, 0o600)
+    write_whole(paths.certificate, server.certificate_pem, 0o644)
     return paths
 
 
@@ -68,12 +68,12 @@ def _authority(certificate: Path, key: Path, validity: Validity) -> KeyPair:
     if certificate.exists() and key.exists():
         return load(certificate.read_bytes(), key.read_bytes())
     made = make_authority("tinykube", validity)
-    _write(key, made.key_pem, 0o600)
-    _write(certificate, made.certificate_pem, 0o644)
+    write_whole(key, made.key_pem, 0o600)
+    write_whole(certificate, made.certificate_pem, 0o644)
     return made
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
+def write_whole(path: Path, data: bytes, mode: int) -> None:
     """Whole or not at all: a server killed here starts again with what it had before."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)

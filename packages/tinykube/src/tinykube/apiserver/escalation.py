@@ -12,8 +12,7 @@ from itertools import product
 from typing import Final
 
 from tinykube.apiserver.failure import forbidden
-from tinykube.apiserver.hooks import AdmissionRequest, Attributes, Object
-from tinykube.apiserver.identity import Find
+from tinykube.apiserver.hooks import AdmissionRequest, Attributes, Find, Object
 from tinykube.apiserver.rbac import MASTERS, RBAC, RbacRule
 
 GROUP: Final = "rbac.authorization.k8s.io"

@@ -54,7 +54,7 @@ def fill_event(obj: Object) -> None:
 
 
 def validate_event(obj: Object, old: Object | None) -> list[Cause]:
-    """The findings of an Event of either form; those of an update are none, as its writer adds to a series only."""
+    """The findings of an Event of either form; an update has none, as its writer adds to a series only."""
     if old is not None:
         return []
     newer = obj.get("apiVersion") == _GROUP
@@ -69,7 +69,7 @@ def validate_event(obj: Object, old: Object | None) -> list[Cause]:
 
 def _place(event: Object) -> Iterator[Cause]:
     namespace, about = event["metadata"].get("namespace"), (event.get("involvedObject") or {}).get("namespace") or ""
-    # What lives in no namespace has its events in the default one.
+    # Events of an object without a namespace are in the default one.
     if about != namespace and (about or namespace != "default"):
         yield invalid_value("involvedObject.namespace", about, "does not match event.namespace")
 

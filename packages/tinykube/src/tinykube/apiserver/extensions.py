@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import secrets
 import time
 from collections.abc import Callable
 
@@ -26,22 +25,27 @@ from tinykube.apiserver import (
     quotas,
     services,
 )
-from tinykube.apiserver.admission import CONFIGURATION, SYSTEM_PRIORITIES, AdmissionChain
+from tinykube.apiserver.account_tokens import ServiceAccountTokens
+from tinykube.apiserver.admission import CONFIGURATION, AdmissionChain
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse
+from tinykube.apiserver.authenticator import RequestAuthenticator
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.discovery import DiscoveryAnswer
 from tinykube.apiserver.hooks import Object
-from tinykube.apiserver.identity import RequestAuthenticator, ServiceAccountTokens
+from tinykube.apiserver.issuer_discovery import CONFIGURATION_PATH, KEYS_PATH, IssuerDiscovery
 from tinykube.apiserver.limit_ranges import LimitRanges
 from tinykube.apiserver.mutating_policies import MutatingPolicies
 from tinykube.apiserver.openapi import OpenAPI
 from tinykube.apiserver.pod_security import PodSecurity
 from tinykube.apiserver.policies import AdmissionPolicies
+from tinykube.apiserver.priorities import SYSTEM_PRIORITIES
 from tinykube.apiserver.rbac import RBAC
 from tinykube.apiserver.registry import Registry
-from tinykube.apiserver.reviews import Reviews, TokenRequests
+from tinykube.apiserver.reviews import Reviews
 from tinykube.apiserver.schema import Schema
 from tinykube.apiserver.streams import Streams
+from tinykube.apiserver.token_key import TokenKey
+from tinykube.apiserver.token_requests import TokenRequests
 from tinykube.apiserver.webhooks import Webhooks
 
 logger = logging.getLogger("tinykube.apiserver")
@@ -58,16 +62,17 @@ _VALIDATORS = {
     "limitranges": limit_ranges.findings,
 }
 _HEALTH = ("healthz", "livez", "readyz")
+_MOST_PAGES = 256  # of discovery that are remembered, the longest with 100 KB
 
 
 class Extensions:
     """The objects that `install` set up; `identity.add(token, user)` adds a user, `streams.token` is for kubelets."""
 
-    def __init__(self, registry: Registry, signing_key: bytes, clock: Callable[[], float]) -> None:
+    def __init__(self, registry: Registry, token_key: TokenKey, clock: Callable[[], float]) -> None:
         self.registry = registry
         self.rbac = RBAC(registry.list, self.find, self._pods_of)
-        self.identity = RequestAuthenticator(ServiceAccountTokens(signing_key, self.find, clock), self.rbac)
-        self.webhooks = Webhooks(self._resolve)
+        self.identity = RequestAuthenticator(ServiceAccountTokens(token_key, self.find, clock), self.rbac)
+        self.webhooks = Webhooks(self.resolve)
         self.admission = AdmissionChain(
             self.find,
             registry.list,
@@ -98,7 +103,7 @@ class Extensions:
     def _schema(self, info: ResourceInfo) -> Object | None:
         return self._schemas.get((info.group, info.version, info.plural))
 
-    def _resolve(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
+    def resolve(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
         return services.endpoint(self.find, self.registry.list, namespace, name, port)
 
     def _merging(self, info: ResourceInfo) -> Schema:
@@ -166,7 +171,8 @@ class Extensions:
         if first in _HEALTH:
             return HttpResponse(200, b"ok", "text/plain; charset=utf-8")
         if first == "":
-            paths = ["/api", "/apis", *(f"/{name}" for name in _HEALTH), "/openapi/v2", "/openapi/v3", "/version"]
+            names = (f"/{name}" for name in _HEALTH)
+            paths = [CONFIGURATION_PATH, "/api", "/apis", *names, "/openapi/v2", "/openapi/v3", KEYS_PATH, "/version"]
             return HttpResponse(200, msgspec.json.encode({"paths": paths}))
         accept = request.header(b"accept")
         if first == "openapi":
@@ -184,6 +190,8 @@ class Extensions:
             self._pages.clear()
         key = f"{path} {accept} {host}"
         if key not in self._pages:
+            if len(self._pages) >= _MOST_PAGES:
+                del self._pages[next(iter(self._pages))]  # NB: the key is the client's text, and has no end of values
             self._pages[key] = discovery.respond(path, accept, self._resources(), address=host)
         return self._pages[key]
 
@@ -202,10 +210,18 @@ def _as_version(api_version: str) -> Callable[[Object], Object]:
 
 
 def install(
-    registry: Registry, *, signing_key: bytes | None = None, clock: Callable[[], float] = time.time
+    registry: Registry,
+    *,
+    token_key: TokenKey | None = None,
+    clock: Callable[[], float] = time.time,
+    address: str = "kubernetes.default.svc",
 ) -> Extensions:
-    """Set every hook of `registry`. `signing_key` signs service account tokens."""
-    made = Extensions(registry, signing_key or secrets.token_bytes(32), clock)
+    """Set every hook of `registry`.
+
+    `token_key` signs service account tokens; without it a new key does. Clients reach the server at `address`.
+    """
+    key = token_key or TokenKey.make()
+    made = Extensions(registry, key, clock)
     hooks, kinds = registry.hooks, registry.kinds
     definitions = kinds.find("customresourcedefinitions")
     rules = definitions.rules
@@ -228,10 +244,10 @@ def install(
     hooks.authenticator = made.identity
     hooks.authorizer = made.rbac
     hooks.reviews.update(Reviews(made.identity, made.rbac).by_plural())
-    tokens = TokenRequests(made.identity, made.find, registry.resource("serviceaccounts"), clock)
+    tokens = TokenRequests(made.identity.accounts, made.find, registry.resource, clock)
     hooks.connect["serviceaccounts", "token"] = tokens.connect
     hooks.connect.update(made.streams.by_subresource())
-    hooks.pages.append(made.page)
+    hooks.pages += (IssuerDiscovery(key, address).page, made.page)
     return made
 
 

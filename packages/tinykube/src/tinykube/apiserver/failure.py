@@ -39,6 +39,7 @@ class ApiFailure(KubekitError):
         self.message = message
         self.details = details
         self.retry_after = retry_after
+        self.metadata: dict[str, Any] = {}
 
     def __str__(self) -> str:
         return self.message
@@ -48,7 +49,7 @@ class ApiFailure(KubekitError):
         body: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {},
+            "metadata": self.metadata,
             "status": "Failure",
             "message": self.message,
         }
@@ -136,6 +137,21 @@ def no_such_resource() -> ApiFailure:
 
 def gone(message: str) -> ApiFailure:
     return ApiFailure(410, "Expired", message)
+
+
+_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
+)
+
+
+def expired_page(token: str) -> ApiFailure:
+    """410 for a page of a list that is too old; `token` continues the list as it is now."""
+    error = gone(_EXPIRED)
+    error.metadata["continue"] = token
+    return error
 
 
 def _shown(value: object) -> str:

@@ -161,6 +161,11 @@ def union(left: Fields, right: Fields) -> Fields:
     return result
 
 
+def in_order(fields: Fields) -> Fields:
+    """Return the fields by their keys, as the real server writes them: clients of Go compare them byte by byte."""
+    return {key: in_order(inner) if inner else inner for key, inner in sorted(fields.items())}
+
+
 def intersection(left: Fields, right: Fields) -> Fields:
     """Return the fields in both. A leaf on one side holds everything below it on the other."""
     result: Fields = {}

@@ -18,6 +18,7 @@ from tinykube.apiserver.failure import Cause
 from tinykube.apiserver.schema import PLAIN, Schema
 
 Object = dict[str, Any]
+Find = Callable[[str, str, str], Object | None]  # (plural, namespace, name) -> object
 
 
 class User(msgspec.Struct, frozen=True):
@@ -28,6 +29,16 @@ class User(msgspec.Struct, frozen=True):
     uid: str = ""
     extra: dict[str, tuple[str, ...]] = {}
 
+    def info(self) -> Object:
+        """Return the UserInfo of authentication.k8s.io/v1, without fields that are empty."""
+        fields: Object = {
+            "username": self.name,
+            "uid": self.uid,
+            "groups": list(self.groups),
+            "extra": {key: list(values) for key, values in self.extra.items()},
+        }
+        return {name: value for name, value in fields.items() if value}
+
 
 SYSTEM = User("system:apiserver", ("system:masters", "system:authenticated"))
 
@@ -36,7 +47,7 @@ class AdmissionRequest(msgspec.Struct):
     """One write on its way in. `operation` is CREATE, UPDATE, DELETE or CONNECT; `old` is None for CREATE.
 
     `obj` belongs to the chain: mutating plugins may change it in place or return another. `kind` is its group, version
-    and kind where it is not of the resource's kind, as a Binding of a pod.
+    and kind where it is not of the resource's kind, as a Binding of a pod. An update that came as a patch is `patched`.
     """
 
     operation: str
@@ -51,9 +62,14 @@ class AdmissionRequest(msgspec.Struct):
     options: Object = {}
     warnings: list[str] = []
     kind: tuple[str, str, str] | None = None
+    patched: bool = False
 
 
 class Admission(Protocol):
+    def restrict(self, request: AdmissionRequest) -> None:
+        """Raise ApiFailure for a write of a kubelet that is not about its own node; asked for every write."""
+        ...
+
     def wanted(self, info: ResourceInfo, operation: str, subresource: str) -> bool:
         """Return whether any plugin or webhook looks at this; asked for every write, so it must cost nothing."""
         ...
@@ -153,6 +169,9 @@ class KindRules:
 Connect = Callable[[HttpRequest, ResourceInfo, str, str], Awaitable[HttpResponse | None]]
 # Answers a virtual resource (reviews): (object, namespace, user) -> object
 Review = Callable[[Object, str, User], Awaitable[Object]]
+# Answers all requests for a resource whose objects are computed when they are read: (request, resource, namespace,
+# name, verb) -> answer; None when it has spoken to the client itself.
+Computed = Callable[[HttpRequest, ResourceInfo, str, str, str], Awaitable[HttpResponse | None]]
 # Answers a path that is no resource (discovery, OpenAPI, healthz); None: not mine.
 Page = Callable[[HttpRequest], Awaitable[HttpResponse | None]]
 
@@ -164,4 +183,5 @@ class Hooks:
     authorizer: Authorizer | None = None
     connect: dict[tuple[str, str], Connect] = field(default_factory=dict)  # by (plural, subresource)
     reviews: dict[str, Review] = field(default_factory=dict)  # by plural
+    computed: dict[tuple[str, str], Computed] = field(default_factory=dict)  # by (group, plural)
     pages: list[Page] = field(default_factory=list)

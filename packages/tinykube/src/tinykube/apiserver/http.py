@@ -58,7 +58,7 @@ def bind(host: str, port: int) -> socket.socket:
             raise Terminal(
                 f"port {port} is in use",
                 where=f"{host}:{port}",
-                cure="stop what listens there, or give another --port (0: any that is free)",
+                cure="end the process that listens there, or set another --port (0: any free one)",
             ) from error
         raise Terminal(f"cannot listen: {error.strerror}", where=f"{host}:{port}") from error
     sock.listen(2048)

@@ -83,7 +83,7 @@ class Kinds:
         return kind
 
     def remove(self, group: str, plural: str) -> None:
-        """Serve a resource no more, in no version. What is stored stays until `ObjectStore.drop`."""
+        """Serve a resource no more, in no version. Stored objects stay until `ObjectStore.drop`."""
         for address in [a for a in self._served if a[0] == group and a[2] == plural]:
             info = self._served.pop(address).info
             self._by_kind.pop((info.api_version, info.kind), None)

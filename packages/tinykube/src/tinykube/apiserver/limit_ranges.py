@@ -14,6 +14,7 @@ from kubekit.api.pod_requests import read_amounts
 from kubekit.api.quantity import parse_quantity
 from kubekit.errors import InvalidInput
 from tinykube.apiserver.builtin import ResourceInfo
+from tinykube.apiserver.bynamespace import ByNamespace
 from tinykube.apiserver.failure import Cause, duplicate, forbidden, invalid_value, required
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.quotas import text
@@ -135,21 +136,20 @@ class LimitRanges:
     """The LimitRanges of every namespace, by name."""
 
     def __init__(self, registry: Registry) -> None:
-        self._by_namespace: dict[str, dict[str, Object]] = {}
+        self._by_namespace: ByNamespace[Object] = ByNamespace()
         registry.subscribe("limitranges", self._follow)
         for obj in registry.list("limitranges"):
             self._follow("ADDED", obj, None)
 
     def _follow(self, event: str, obj: Object, old: Object | None) -> None:
         meta = obj["metadata"]
-        named = self._by_namespace.setdefault(meta["namespace"], {})
         if event == "DELETED":
-            named.pop(meta["name"], None)
+            self._by_namespace.discard(meta["namespace"], meta["name"])
         else:
-            named[meta["name"]] = obj
+            self._by_namespace.put(meta["namespace"], meta["name"], obj)
 
     def _items(self, namespace: str) -> Iterator[list[Object]]:
-        for _, found in sorted(self._by_namespace.get(namespace, {}).items()):
+        for _, found in sorted(self._by_namespace.of(namespace).items()):
             yield found["spec"].get("limits") or []
 
     @staticmethod
@@ -249,7 +249,7 @@ def _beyond(
     *,
     first: str,
 ) -> Iterator[str]:
-    """Return what is beyond a bound. The `first` of what is said must be there; one error for each resource."""
+    """Return what is beyond a bound. The `first` of the quantities must be there; one error for each resource."""
     for name, enforced in _of(item, bound).items():
         what = f"{word} {name} usage per {item['type']} is {enforced}"
         values = dict(said)

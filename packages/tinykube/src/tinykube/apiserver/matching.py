@@ -137,11 +137,7 @@ def review_request(request: AdmissionRequest, uid: str) -> Object:
     group, version, name = request.kind or (info.group, info.version, info.kind)
     kind = {"group": group, "version": version, "kind": name}
     resource = {"group": info.group, "version": info.version, "resource": info.plural}
-    user: Object = {"username": request.user.name, "groups": list(request.user.groups)}
-    if request.user.uid:
-        user["uid"] = request.user.uid
-    if request.user.extra:
-        user["extra"] = {key: list(values) for key, values in request.user.extra.items()}
+    user: Object = {"groups": [], **request.user.info()}
     made: Object = {
         "uid": uid,
         "kind": kind,

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from tinykube.apiserver.hooks import Attributes, Object
+from tinykube.apiserver.hooks import Attributes, Find, Object, User
 
 LEASE_NAMESPACE: Final = "kube-node-lease"
+_NODES: Final = "system:nodes"
+_NODE_PREFIX: Final = "system:node:"
 
 _READ: Final = frozenset(("get", "list", "watch"))
 _WRITE: Final = frozenset(("update", "patch"))
@@ -32,7 +34,7 @@ _ALWAYS: Final[Mapping[tuple[str, str, str], frozenset[str]]] = {
     ("storage.k8s.io", "csidrivers", ""): _READ,
     ("storage.k8s.io", "csinodes", ""): _CREATE,
     ("certificates.k8s.io", "certificatesigningrequests", ""): _READ | _CREATE,
-    ("resource.k8s.io", "resourceslices", ""): _READ | _CREATE | _WRITE | {"delete", "deletecollection"},
+    ("resource.k8s.io", "resourceslices", ""): _CREATE,
     ("authentication.k8s.io", "tokenreviews", ""): _CREATE,
     ("authorization.k8s.io", "subjectaccessreviews", ""): _CREATE,
     ("authorization.k8s.io", "localsubjectaccessreviews", ""): _CREATE,
@@ -51,7 +53,12 @@ _PODS: Final[Mapping[str, frozenset[str]]] = {
 }
 
 PodsOf = Callable[[str], Iterable[Object]]  # node -> its pods
-Find = Callable[[str, str, str], Object | None]  # (plural, namespace, name) -> object
+
+
+def node_of(user: User) -> str | None:
+    """Return the node of a kubelet, None for other users."""
+    is_node = _NODES in user.groups and user.name.startswith(_NODE_PREFIX)
+    return user.name.removeprefix(_NODE_PREFIX) if is_node else None
 
 
 def node_may(node: str, wanted: Attributes, pods_of: PodsOf, find: Find) -> bool:
@@ -64,6 +71,8 @@ def node_may(node: str, wanted: Attributes, pods_of: PodsOf, find: Find) -> bool
     if what == ("coordination.k8s.io", "leases", ""):
         own = wanted.namespace == LEASE_NAMESPACE and wanted.name in (node, "")
         return own and (wanted.verb == "create" or (wanted.name == node and wanted.verb in _WRITE | {"get", "delete"}))
+    if what == ("resource.k8s.io", "resourceslices", ""):
+        return _may_use_slices(node, wanted, find)
     if what[:2] == ("", "pods"):
         if wanted.verb in ("list", "watch"):
             return wanted.selected_node == node
@@ -71,6 +80,15 @@ def node_may(node: str, wanted: Attributes, pods_of: PodsOf, find: Find) -> bool
         on_it = pod is not None and (pod.get("spec") or {}).get("nodeName") == node
         return on_it and wanted.verb in _PODS.get(wanted.subresource, ())
     return _may_follow(wanted, what, pods_of(node), find)
+
+
+def _may_use_slices(node: str, wanted: Attributes, find: Find) -> bool:
+    """Return whether resource slices are of the node: those that are selected, or the one that is named."""
+    if wanted.verb in ("list", "watch", "deletecollection"):
+        return wanted.selected_node == node
+    found = find("resourceslices", "", wanted.name)
+    mine = found is None or (found.get("spec") or {}).get("nodeName") == node
+    return mine and wanted.verb in _WRITE | {"get", "delete"}
 
 
 def _may_follow(wanted: Attributes, what: tuple[str, str, str], pods: Iterable[Object], find: Find) -> bool:
@@ -100,11 +118,11 @@ def _may_follow(wanted: Attributes, what: tuple[str, str, str], pods: Iterable[O
 
 
 def _references(pod: Object, kind: str) -> frozenset[tuple[str, str]]:
-    return frozenset((found, name) for found, name in _all_references(pod) if found == kind and name)
+    return frozenset((found, name) for found, name in references(pod) if found == kind and name)
 
 
-def _all_references(pod: Object) -> Iterator[tuple[str, str]]:
-    """(kind, name) of what a pod refers to in its namespace."""
+def references(pod: Object) -> Iterator[tuple[str, str]]:
+    """Yield (kind, name) of what a pod refers to in its namespace; a name may be empty."""
     spec: Mapping[str, Any] = pod.get("spec") or {}
     yield "account", spec.get("serviceAccountName") or "default"
     for secret in spec.get("imagePullSecrets") or ():

@@ -23,7 +23,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Truncated(ValueError):
-    """The bytes end inside a value, or are none of the wire types."""
+    """The bytes end inside a value, or begin with an unknown wire type."""
 
 
 def decode(data: bytes) -> Object:

@@ -18,8 +18,10 @@ from kubekit.api.core import has_ended
 from kubekit.api.pod_requests import read_amounts
 from kubekit.api.quantity import parse_quantity
 from kubekit.errors import Terminal
+from kubekit.scheduling.resizes import with_resizes
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.defaults import qos_class
+from tinykube.apiserver.bynamespace import ByNamespace
+from tinykube.apiserver.defaults.pods import qos_class
 from tinykube.apiserver.failure import ApiFailure, Cause, forbidden, invalid_value
 from tinykube.apiserver.hooks import AdmissionRequest, Object
 from tinykube.apiserver.quota_uses import claim_uses, counted_kind, service_uses
@@ -105,7 +107,8 @@ def uses(info: ResourceInfo, obj: Object) -> Amounts:
     if has_ended((obj.get("status") or {}).get("phase")):
         return found
     found["pods"] = Decimal(1)
-    for resource, amount in read_amounts(obj["spec"], "requests", _parse).requests().items():
+    spec = with_resizes(obj["spec"], obj.get("status") or {})
+    for resource, amount in read_amounts(spec, "requests", _parse).requests().items():
         found[f"requests.{resource}"] = amount
         if resource in _COMPUTE:
             found[resource] = amount
@@ -144,7 +147,7 @@ class ResourceQuotaUsage:
     def __init__(self, registry: Registry, changed: Callable[[], None] = lambda: None) -> None:
         self._registry = registry
         self._changed = changed
-        self._quotas: dict[str, dict[str, Object]] = {}  # by namespace and name
+        self._quotas: ByNamespace[Object] = ByNamespace()
         self._pods: dict[tuple[str, str], Counter[str]] = {}  # of each quota, in units of 1/1000
         self._info = registry.resource("pods")
         for plural, follow in (("resourcequotas", self._on_quota), ("pods", self._on_pod)):
@@ -154,7 +157,7 @@ class ResourceQuotaUsage:
 
     def of(self, namespace: str) -> Iterable[Object]:
         """The quotas of a namespace, by name."""
-        named = self._quotas.get(namespace, {})
+        named = self._quotas.of(namespace)
         return [named[name] for name in sorted(named)]
 
     def used(self, quota: Object) -> Amounts:
@@ -179,14 +182,14 @@ class ResourceQuotaUsage:
 
     def _on_quota(self, event: str, obj: Object, old: Object | None) -> None:
         meta = obj["metadata"]
-        named, key = self._quotas.setdefault(meta["namespace"], {}), (meta["namespace"], meta["name"])
+        key = meta["namespace"], meta["name"]
         if event == "DELETED":
-            named.pop(meta["name"], None)
+            self._quotas.discard(*key)
             self._pods.pop(key, None)
             self._changed()
             return
-        before = named.get(meta["name"])
-        named[meta["name"]] = obj
+        before = self._quotas.of(meta["namespace"]).get(meta["name"])
+        self._quotas.put(*key, obj)
         if before is not None and before["spec"] == obj["spec"]:
             return
         counted: Counter[str] = Counter()
@@ -196,7 +199,7 @@ class ResourceQuotaUsage:
         self._changed()
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
-        for name, quota in self._quotas.get(obj["metadata"]["namespace"], {}).items():
+        for name, quota in self._quotas.of(obj["metadata"]["namespace"]).items():
             counted = self._pods[obj["metadata"]["namespace"], name]
             if old is not None:
                 self._add(counted, quota, old, -1)
@@ -211,23 +214,24 @@ class ResourceQuotaUsage:
                 counted[name] += sign * int(amount * 1000)
 
     # -- admission -------------------------------------------------------------------------------------------------
-    def covers(self, info: ResourceInfo, operation: str) -> bool:
+    def covers(self, info: ResourceInfo, operation: str, subresource: str) -> bool:
         """Return whether any quota counts objects of this kind in such a write."""
-        if operation != "CREATE" and not (operation == "UPDATE" and _may_grow(info)):
+        if operation != "CREATE" and not (operation == "UPDATE" and _may_grow(info, subresource)):
             return False
         names = {f"count/{info.qualified}"} | ({info.plural} if not info.group else set())
         return any(
             name in names or (not info.group and counted_kind(name) == info.plural)
-            for named in self._quotas.values()
-            for quota in named.values()
+            for quota in self._quotas.values()
             for name in quota["spec"].get("hard") or {}
         )
 
     def admit(self, request: AdmissionRequest) -> None:
         """Refuses what would use more than there is. Raises ApiFailure."""
-        if request.operation not in ("CREATE", "UPDATE") or request.subresource or request.obj is None:
+        if request.operation not in ("CREATE", "UPDATE") or request.obj is None:
             return
-        if request.operation == "UPDATE" and not _may_grow(request.info):
+        if request.operation == "UPDATE" and not _may_grow(request.info, request.subresource):
+            return
+        if request.operation == "CREATE" and request.subresource:
             return
         for quota in self.of(request.namespace):
             if concerns(quota, request.info, request.obj):
@@ -261,9 +265,11 @@ class ResourceQuotaUsage:
         return forbidden(request.info, request.name, message)
 
 
-def _may_grow(info: ResourceInfo) -> bool:
-    """Return whether updates of a kind may use more of a quota."""
-    return not info.group and info.plural in _MORE
+def _may_grow(info: ResourceInfo, subresource: str) -> bool:
+    """Return whether updates of a kind may use more of a quota: of pods, those that resize them."""
+    if info.group:
+        return False
+    return info.plural == "pods" if subresource == "resize" else not subresource and info.plural in _MORE
 
 
 def _plural(name: str) -> str:

@@ -12,12 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from kubekit.cel.authorizer import AccessQuestion
-from tinykube.apiserver.hooks import Attributes, Object, User
-from tinykube.apiserver.node_authorizer import Find, PodsOf, node_may
+from tinykube.apiserver.hooks import Attributes, Find, Object, User
+from tinykube.apiserver.node_authorizer import PodsOf, node_may, node_of
 
 MASTERS: Final = "system:masters"
-_NODES: Final = "system:nodes"
-_NODE_PREFIX: Final = "system:node:"
 
 List = Callable[[str], Iterable[Object]]  # plural -> objects
 
@@ -127,10 +125,9 @@ class RBAC:
         """None if allowed, otherwise why not, as Kubernetes says it."""
         if MASTERS in user.groups:
             return None
-        if _NODES in user.groups and user.name.startswith(_NODE_PREFIX):
-            node = user.name.removeprefix(_NODE_PREFIX)
-            if node_may(node, attributes, self._pods_of, self._find):
-                return None
+        node = node_of(user)
+        if node is not None and node_may(node, attributes, self._pods_of, self._find):
+            return None
         if any(rule.allows(attributes) for rule in self.rules(user, attributes.namespace)):
             return None
         return denial(user, attributes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tinykube.apiserver import failure
@@ -9,7 +10,7 @@ from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.failure import ApiFailure, Cause, bad_request, invalid_options
 from tinykube.apiserver.kinds import Kind
 from tinykube.apiserver.negotiation import View
-from tinykube.apiserver.paging import Snapshots
+from tinykube.apiserver.paging import ListScope, Snapshots
 from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.selectors import parse_fields, parse_labels
 from tinykube.apiserver.store import Selection, StoreEntry
@@ -22,7 +23,7 @@ class ObjectReader:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.watches = Watches(registry.store)
-        self.snapshots = Snapshots()
+        self.snapshots = Snapshots(registry.store)
 
     def entry(self, kind: Kind, namespace: str, name: str) -> StoreEntry:
         entry = kind.table.get(namespace, name)
@@ -61,16 +62,17 @@ class ObjectReader:
             raise _bad_options("sendInitialEvents", "Forbidden: sendInitialEvents is forbidden for list")
         _check_match(query.get("resourceVersion"), match, token, initial=False)
         current = self.registry.store.version
+        scope = _scope(kind, selection, query)
         if token:
             if version is not None:
                 raise bad_request("specifying resource version is not allowed when using continue")
-            page = self.snapshots.next(token, limit)
+            page = self.snapshots.next(scope, token, limit, lambda: kind.table.select(selection))
         else:
             if version is not None and version > current:
                 raise too_large(version, current)
             if match == "Exact" and version != current and not self._unchanged_since(kind, version or 0):
                 raise failure.gone(f"The resourceVersion for the provided list is too old: {version}")
-            page = self.snapshots.first(kind.table.select(selection), current, limit)
+            page = self.snapshots.first(scope, kind.table.select(selection), limit)
         entries = page.entries if kind.outward is None else [kind.show(entry) for entry in page.entries]
         count = selection.labels is None and selection.fields is None
         return view.respond(view.many(kind, entries, page.metadata(count=count)))
@@ -105,6 +107,11 @@ class ObjectReader:
             bookmarks and initial == "true",
         )
         await self.watches.serve(request, kind.info, kind.table, selection, options, _render(view, kind))
+
+
+def _scope(kind: Kind, selection: Selection, query: Mapping[str, str]) -> ListScope:
+    labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+    return ListScope(kind.table.resource, kind.info.namespaced, selection.namespace, labels, fields)
 
 
 def _render(view: View, kind: Kind) -> Render | None:

@@ -1,28 +1,16 @@
-"""The virtual resources that answer questions about identity and access, and the tokens of service accounts.
+"""The virtual resources that answer questions about identity and access.
 
 SubjectAccessReview and its kin (`kubectl auth can-i`), SelfSubjectRulesReview (`--list`), SelfSubjectReview (`auth
-whoami`), TokenReview, TokenRequest.
+whoami`), TokenReview.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Final
-
-from kubekit.api.durations import format_time
-from tinykube.apiserver.asgi import HttpRequest, HttpResponse, json_response
-from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.failure import ApiFailure, Cause, bad_request, not_found
+from tinykube.apiserver.account_tokens import ISSUER, InvalidToken
+from tinykube.apiserver.authenticator import RequestAuthenticator
+from tinykube.apiserver.failure import ApiFailure, Cause, bad_request
 from tinykube.apiserver.hooks import Attributes, Object, Review, User
-from tinykube.apiserver.identity import ISSUER, Find, InvalidToken, RequestAuthenticator
-from tinykube.apiserver.negotiation import parse_object
 from tinykube.apiserver.rbac import RBAC
-
-_MIN_SECONDS: Final = 600
-_DEFAULT_SECONDS: Final = 3600
-_MAX_SECONDS: Final = 365 * 86400
 
 
 def _attributes(spec: Object) -> Attributes:
@@ -43,17 +31,6 @@ def _attributes(spec: Object) -> Attributes:
     cause = Cause("FieldValueInvalid", text, "spec.resourceAttributes")
     message = f'.authorization.k8s.io "" is invalid: {cause}'
     raise ApiFailure(422, "Invalid", message, {"group": "authorization.k8s.io", "causes": [cause.to_dict()]})
-
-
-def _user_info(user: User) -> Object:
-    info: Object = {"username": user.name}
-    if user.uid:
-        info["uid"] = user.uid
-    if user.groups:
-        info["groups"] = list(user.groups)
-    if user.extra:
-        info["extra"] = {key: list(values) for key, values in user.extra.items()}
-    return info
 
 
 class Reviews:
@@ -110,7 +87,7 @@ class Reviews:
         return {**obj, "status": status}
 
     async def _self(self, obj: Object, namespace: str, user: User) -> Object:
-        return {**obj, "status": {"userInfo": _user_info(user)}}
+        return {**obj, "status": {"userInfo": user.info()}}
 
     async def _token(self, obj: Object, namespace: str, user: User) -> Object:
         spec = obj.get("spec") or {}
@@ -121,73 +98,7 @@ class Reviews:
                 found, common = self._identity.accounts.check(spec.get("token", ""), audiences)
             else:
                 found, common = self._identity.who(spec.get("token", "")), (ISSUER,)
-            status = {"authenticated": True, "user": _user_info(found), "audiences": list(common)}
+            status = {"authenticated": True, "user": found.info(), "audiences": list(common)}
         except InvalidToken as problem:
             status = {"user": {}, "error": str(problem)}
         return {"metadata": {}, **obj, "status": status}
-
-
-class TokenRequests:
-    """POST serviceaccounts/NAME/token."""
-
-    def __init__(
-        self,
-        identity: RequestAuthenticator,
-        find: Find,
-        account_info: ResourceInfo,
-        clock: Callable[[], float],
-    ) -> None:
-        self._identity = identity
-        self._find = find
-        self._clock = clock
-        self._info = account_info
-
-    async def connect(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse:
-        account = self._find("serviceaccounts", namespace, name)
-        if account is None:
-            raise not_found(self._info, name)
-        data = await request.body()
-        body = parse_object(request, data) if data else {}
-        spec = body.get("spec") or {}
-        seconds = int(spec.get("expirationSeconds") or _DEFAULT_SECONDS)
-        if seconds < _MIN_SECONDS:
-            text = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
-            cause = Cause("FieldValueInvalid", text, "spec.expirationSeconds")
-            raise ApiFailure(
-                422,
-                "Invalid",
-                f'TokenRequest.authentication.k8s.io "" is invalid: {cause}',
-                {"group": "authentication.k8s.io", "kind": "TokenRequest", "causes": [cause.to_dict()]},
-            )
-        pod = self._bound_pod(namespace, account, spec.get("boundObjectRef"))
-        token, until = self._identity.accounts.issue(
-            account, min(seconds, _MAX_SECONDS), audiences=tuple(spec.get("audiences") or ()), pod=pod
-        )
-        expires = format_time(datetime.fromtimestamp(until, UTC))
-        made = format_time(datetime.fromtimestamp(self._clock(), UTC))
-        answer: Object = {
-            **body,
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "metadata": {"name": name, "namespace": namespace, "uid": str(uuid.uuid4()), "creationTimestamp": made},
-            "spec": {"audiences": [ISSUER], "expirationSeconds": seconds, "boundObjectRef": None, **spec},
-            "status": {"token": token, "expirationTimestamp": expires},
-        }
-        return json_response(answer, 201)
-
-    def _bound_pod(self, namespace: str, account: Object, reference: Object | None) -> Object | None:
-        if not reference or reference.get("kind") != "Pod":
-            return None
-        name = reference.get("name", "")
-        pod = self._find("pods", namespace, name)
-        if pod is None:
-            raise ApiFailure(404, "NotFound", f'pods "{name}" not found', {"name": name, "kind": "pods"})
-        if reference.get("uid") not in (None, "", pod["metadata"]["uid"]):
-            text = f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record"
-            raise ApiFailure(409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": {text}')
-        wanted = (pod.get("spec") or {}).get("serviceAccountName") or "default"
-        mine = account["metadata"]["name"]
-        if wanted != mine:
-            text = f'cannot bind token for serviceaccount "{mine}" to pod "{name}", which runs as "{wanted}"'
-            raise bad_request(text)
-        return pod

@@ -43,15 +43,16 @@ def scale_of(kind: Kind, obj: Object) -> Object:
     }
     selector = _at(obj, paths.selector) if paths.selector else None
     if isinstance(selector, dict):
-        scale["status"]["selector"] = _selector_text(selector)
+        scale["status"]["selector"] = selector_text(selector)
     elif isinstance(selector, str):
         scale["status"]["selector"] = selector
     return scale
 
 
-def _selector_text(selector: Object) -> str:
+def selector_text(selector: Object) -> str:
+    """Return a label selector as URLs carry it: that of most kinds, or the plain labels of a ReplicationController."""
     if "matchLabels" not in selector and "matchExpressions" not in selector:
-        return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))  # a ReplicationController's
+        return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
     words = {"In": "in", "NotIn": "notin"}
     terms = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
     for term in selector.get("matchExpressions") or ():

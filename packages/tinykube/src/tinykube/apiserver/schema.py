@@ -43,7 +43,7 @@ class Schema:
         self.values: Schema | None = None
 
     def child(self, name: str) -> Schema:
-        """The schema of a field or map entry; PLAIN where nothing is said."""
+        """The schema of a field or map entry; PLAIN without one."""
         found = self.fields.get(name)
         if found is not None:
             return found

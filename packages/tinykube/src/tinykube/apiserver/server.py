@@ -6,6 +6,7 @@ written, and only then requests are answered. Stopping ends watches first and cl
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import time
@@ -13,14 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kubekit.kube.clock import SystemClock
 from tinykube.apiserver import certificates
 from tinykube.apiserver.addresses import DEFAULT_RANGE, ServiceRange
+from tinykube.apiserver.compaction import compact_by_clock
 from tinykube.apiserver.extensions import Extensions, furnish, install
 from tinykube.apiserver.http import HttpServer, bind
 from tinykube.apiserver.journal import SQLiteJournal
 from tinykube.apiserver.registry import Registry
 from tinykube.apiserver.rest import Rest
 from tinykube.apiserver.streams import UpgradableProtocol
+from tinykube.apiserver.token_key import KEY_FILE, TokenKey
 
 log = logging.getLogger("tinykube.apiserver")
 
@@ -41,10 +45,11 @@ class ApiServer:
         self.registry = registry
         self.extensions = extensions
         self.port = http.port
-        self.url = f"https://{f'[{host}]' if ':' in host else host}:{http.port}"
+        self.url = f"https://{_address(host, http.port)}"
         self.authority = authority
         self._http = http
         self._journal: SQLiteJournal | None = None
+        self._compaction: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -54,22 +59,24 @@ class ApiServer:
         host: str = "127.0.0.1",
         port: int = 0,
         data: Path | None = None,
-        signing_key: bytes | None = None,
         clock: Callable[[], float] = time.time,
         service_range: ServiceRange = DEFAULT_RANGE,
     ) -> ApiServer:
         """Start and answer.
 
-        `pki` is the directory of the certificates, made if missing. With `data` (a directory) objects outlive the
-        process. `signing_key` signs service account tokens; without one they do not outlive it. Services get
-        addresses of `service_range`. Raises Terminal for a port in use or data that another server has open.
+        `pki` is the directory of the certificates and of the key that signs service account tokens, made if missing.
+        With `data` (a directory) objects outlive the process. Services get addresses of `service_range`. Raises
+        Terminal for a port in use, a key that cannot be read or data that another server has open.
         """
         sock = bind(host, port)
         try:
             paths = certificates.ensure(pki, (host, service_range.api_server))
             registry = Registry(clock=clock, service_range=service_range)
             journal = _restored(registry, data) if data is not None else None
-            extensions = install(registry, signing_key=signing_key, clock=clock)
+            token_key = TokenKey.ensure(pki / KEY_FILE)
+            extensions = install(
+                registry, token_key=token_key, clock=clock, address=_address(host, sock.getsockname()[1])
+            )
             await furnish(registry)
             http = HttpServer(Rest(registry), sock, paths, protocol=UpgradableProtocol)
             server = cls(registry, extensions, http, host, paths.authority)
@@ -79,8 +86,11 @@ class ApiServer:
             sock.close()
             raise
         await http.start()
+        server._compaction = asyncio.create_task(
+            compact_by_clock(registry.store, SystemClock()), name="compaction of the store"
+        )
         # Stored objects are trees without cycles: looking through all of them again and again is half the cost of
-        # every write. What is here now is never looked at again, the rest seldom.
+        # every write. The objects of now are never looked at again, later ones seldom.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
@@ -97,22 +107,36 @@ class ApiServer:
         }
         if self.registry.get("services", "default", "kubernetes") is None:
             await self.registry.create("services", "default", service)
+        port: Object = {"name": "https", "port": self.port, "protocol": "TCP"}
         endpoints: Object = {
             "apiVersion": "v1",
             "kind": "Endpoints",
-            "metadata": {"name": "kubernetes"},
-            "subsets": [{"addresses": [{"ip": host}], "ports": [{"name": "https", "port": self.port}]}],
+            "metadata": {"name": "kubernetes", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+            "subsets": [{"addresses": [{"ip": host}], "ports": [port]}],
         }
-        await self.registry.patch(
-            "endpoints", "default", "kubernetes", endpoints, "apply", manager="tinykube-apiserver"
-        )
+        endpoint_slice: Object = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
+            "ports": [port],
+        }
+        for resource, body in (("endpoints", endpoints), ("endpointslices", endpoint_slice)):
+            await self.registry.patch(resource, "default", "kubernetes", body, "apply", manager="tinykube-apiserver")
 
     async def stop(self) -> None:
+        if self._compaction is not None:
+            self._compaction.cancel()
         await self._http.stop()
         self.extensions.close()
         if self._journal is not None:
             self._journal.close()
         log.info("stopped")
+
+
+def _address(host: str, port: int) -> str:
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _restored(registry: Registry, data: Path) -> SQLiteJournal:

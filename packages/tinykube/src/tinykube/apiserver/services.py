@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tinykube.apiserver.hooks import Object
-from tinykube.apiserver.identity import Find
+from tinykube.apiserver.hooks import Find, Object
 
 ListIn = Callable[[str, str, str], Iterable[Object]]  # (plural, namespace, label selector) -> objects
 

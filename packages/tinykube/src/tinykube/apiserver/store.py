@@ -223,6 +223,12 @@ class Table:
                 return field, fields[field]
         return "metadata.namespace", selection.namespace
 
+    def compact(self, version: int) -> None:
+        """Forget the events up to a version; a watch that needs one of them gets 410."""
+        history = self._history
+        while history and history[0].version <= version:
+            self.compacted = history.popleft().version
+
     def events_after(self, version: int) -> Iterator[StoreEvent]:
         """The events since `version`, oldest first. Raises ApiFailure 410 when some are no longer known."""
         if version < self.compacted:
@@ -345,6 +351,7 @@ class ObjectStore:
 
     def __init__(self, journal: Journal | None = None, version: int = 0) -> None:
         self.version = version
+        self.compacted = version
         self.journal = journal
         self._tables: dict[str, Table] = {}
 
@@ -355,11 +362,17 @@ class ObjectStore:
             table = self._tables[resource] = Table(self, resource, indexed)
         return table
 
+    def compact(self, version: int) -> None:
+        """Forget what was before a version: events, and the pages of lists."""
+        self.compacted = version
+        for table in self._tables.values():
+            table.compact(version)
+
     def restore(self, journal: Journal, objects: Iterable[tuple[str, StoreEntry]], version: int) -> None:
         """Take over a journal's objects and counter; from now on every write goes to it first."""
         for table in self._tables.values():
             table.clear()
-        self.version = version
+        self.version = self.compacted = version
         for resource, entry in objects:
             self.table(resource).load(entry)
         for table in self._tables.values():

@@ -156,7 +156,7 @@ class Structural:
         causes += scale
         if not self.has_rules:
             return causes
-        # What the check of metadata reports blocks as well.
+        # Findings of the check of metadata block as well.
         nameless = isinstance(metadata := value.get("metadata"), dict) and not metadata.get("name")
         if nameless or any(cause.reason in _BLOCKING for cause in causes):
             text = (
@@ -288,7 +288,7 @@ class Structural:
         return {key: item.get(key) for key in self.keys} if isinstance(item, dict) else {}
 
     def _old_items(self, value: list[Any], old: Any) -> list[Any]:
-        """For each item the old one it can be told to be: by its keys in a list map, otherwise none."""
+        """For each item the old one with the same keys, in a list map; otherwise none."""
         if self.list_type != "map" or not isinstance(old, list):
             return [None] * len(value)
         before = {shown(self._key(item)): item for item in old}

@@ -83,7 +83,7 @@ async def bind(
             "status": {**(old.get("status") or {}), "conditions": [*conditions, scheduled]},
         }
 
-    return await registry.update_entry(kind, namespace, name, change, "binding", write)
+    return await registry.writer.update(kind, namespace, name, change, "binding", write)
 
 
 async def _posted(
@@ -131,7 +131,7 @@ async def evict(registry: Registry, namespace: str, name: str, eviction: Object,
         marked = await _mark_evicted(registry, namespace, name)
         version = marked.obj["metadata"]["resourceVersion"] if version is not None else None
     delete = Delete(options.get("gracePeriodSeconds"), None, wanted.get("uid"), version)
-    await registry.delete_entry(pods, namespace, name, delete, write)
+    await registry.deleter.delete(pods, namespace, name, delete, write)
 
 
 async def _mark_evicted(registry: Registry, namespace: str, name: str) -> StoreEntry:
@@ -149,7 +149,7 @@ async def _mark_evicted(registry: Registry, namespace: str, name: str) -> StoreE
         others = [c for c in status.get("conditions") or () if c["type"] != condition["type"]]
         return {**pod, "status": {**status, "conditions": [*others, condition]}}
 
-    return await registry.update_entry(registry.kinds.find("pods"), namespace, name, change, "status", BY_SYSTEM)
+    return await registry.writer.update(registry.kinds.find("pods"), namespace, name, change, "status", BY_SYSTEM)
 
 
 async def _spend_budget(registry: Registry, namespace: str, pod: Object, write: WriteOptions) -> None:

@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from kubekit.api.quantity import parse_quantity
@@ -42,7 +43,7 @@ _ALLOWED: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "intstr": ((str, int), "IntOrString"),
     "strings": ((list,), "[]string"),
 }
-# What may stand in the place of a message -> its type
+# Form in the place of a message -> its type
 _INSTEAD: Final = {"bool": bool, "list": list, "strings": list}
 _ZEROS: Final[dict[str, Any]] = {
     "string": "",
@@ -63,15 +64,17 @@ _ZEROS: Final[dict[str, Any]] = {
 def pruner_of(info: ResourceInfo) -> Callable[[Object, Object | None], Sequence[str]]:
     """The function that drops the unknown fields of a built-in kind, in place, and gives their paths.
 
-    What equals the old object is passed over: it was looked through when it was stored.
+    Parts that equal the old object are passed over: they were checked when it was stored.
     """
 
+    api_version, name = info.api_version, info.kind
+
     def prune(obj: Object, old: Object | None) -> Sequence[str]:
-        message = table().of(info.api_version, info.kind)
+        message = table().of(api_version, name)
         if message is None:
             return ()
         unknown: list[str] = []
-        _object(obj, old, message, "", unknown, info.kind, top=True)
+        _object(obj, old, message, "", unknown, name, top=True)
         return unknown
 
     return prune
@@ -178,29 +181,45 @@ def _value(
     return value
 
 
-# scalar -> (what needs no change, how Go names the layout)
-_TIMES: Final = {
-    "time": (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "2006-01-02T15:04:05Z07:00"),
-    "microtime": (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"), "2006-01-02T15:04:05.000000Z07:00"),
+_TIMES: Final = {"time": "2006-01-02T15:04:05Z07:00", "microtime": "2006-01-02T15:04:05.000000Z07:00"}  # as Go says
+_RFC_3339: Final = re.compile(r"\d{4}-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(\.\d+)?(?:Z|[+-](\d\d):(\d\d))")
+_ZONE: Final = "time zone offset"
+# group of the pattern -> what the number is called, and the last that it may be
+_PARTS: Final = {
+    1: ("month", 12),
+    3: ("hour", 23),
+    4: ("minute", 59),
+    5: ("second", 59),
+    7: (f"{_ZONE} hour", 24),
+    8: (f"{_ZONE} minute", 60),
 }
-_RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_KNOWN_TIMES: Final = 1024  # the same few stand in all conditions of an object
 _YEAR_1: Final = ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00.000000Z")
 
 
+@lru_cache(_KNOWN_TIMES)
 def _time(text: str, scalar: str, kind: str) -> str | None:
     """A time in UTC; None for the first second of the year 1, which is no time."""
-    plain, layout = _TIMES[scalar]
-    if not plain.fullmatch(text):
-        match = _RFC_3339.fullmatch(text)
-        micro = scalar == "microtime"
-        if match is None or (micro and len(match[1] or "") != 7):
-            raise _unreadable(kind, f'parsing time "{text}" as "{layout}": cannot parse it')
-        try:
-            moment = datetime.fromisoformat(text if micro else text.replace(match[1] or "", "", 1)).astimezone(UTC)
-        except (ValueError, OverflowError):
-            raise _unreadable(kind, f'parsing time "{text}": out of range') from None
-        text = moment.replace(tzinfo=None).isoformat(timespec="microseconds" if micro else "seconds") + "Z"
+    match = _RFC_3339.fullmatch(text)
+    micro = scalar == "microtime"
+    if match is None or (micro and len(match[6] or "") != 7):
+        rest = f'"{text[match.end(5) :]}" as ".000000"' if match is not None else "it"
+        raise _unreadable(kind, f'parsing time "{text}" as "{_TIMES[scalar]}": cannot parse {rest}')
+    try:
+        if int(match[8] or 0) > _PARTS[8][1]:
+            raise ValueError
+        moment = datetime.fromisoformat(text if micro else text.replace(match[6] or "", "", 1)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise _unreadable(kind, f'parsing time "{text}": {_out_of_range(match)}') from None
+    text = moment.replace(tzinfo=None).isoformat(timespec="microseconds" if micro else "seconds") + "Z"
     return None if text in _YEAR_1 else text
+
+
+def _out_of_range(match: re.Match[str]) -> str:
+    wrong = [name for group, (name, last) in _PARTS.items() if int(match[group] or 0) > last]
+    if match[1] == "00":
+        wrong.insert(0, "month")
+    return f"{wrong[0] if wrong else 'day'} out of range"
 
 
 _QUANTITY: Final = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"

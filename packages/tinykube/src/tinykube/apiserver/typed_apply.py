@@ -1,14 +1,16 @@
 """Checks of a configuration that is applied, before it meets the stored object: fields and items that it cannot have.
 
 A real server reads an applied configuration by the schema of its kind and answers 500 where that fails, whatever
-`fieldValidation` says: who owns a field can only be said of fields that there are.
+`fieldValidation` says: only fields that exist can have an owner.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.fieldset import item_key, paths
@@ -16,7 +18,28 @@ from tinykube.apiserver.schema import Schema
 
 Object = dict[str, Any]
 
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 _STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+def typed_configuration(
+    config: Object, namespace: str, prune: Callable[[Object], Sequence[str]], schema: Schema
+) -> Object:
+    """Return an applied configuration in the types of its kind. Empty maps and lists stay: they are owned.
+
+    `prune` changes an object to these types and returns the paths of unknown fields. The function owns `config`.
+    `namespace` is that of the body, which may be empty. Raises ApiFailure 500 as `check_applied`.
+    """
+    raw = _encode(config)
+    # NB: text may hold these bytes too, which costs time only. Most configurations have nothing empty.
+    typed = _decode(raw) if b"{}" in raw or b"[]" in raw else config
+    unknown = prune(typed)
+    if unknown or b"[" in raw:
+        check_applied(config, namespace, unknown, schema)
+    if typed is not config:
+        _restore(typed, config)
+    return typed
 
 
 def check_applied(config: Object, namespace: str, unknown: Iterable[str], schema: Schema) -> None:
@@ -52,7 +75,8 @@ def _typed(config: Any, path: str, schema: Schema) -> str:
 def _repeated_items(value: Any, schema: Schema, path: str) -> Iterator[str]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _repeated_items(inner, schema.child(name), f"{path}.{name}")
+            if isinstance(inner, (dict, list)):
+                yield from _repeated_items(inner, schema.child(name), f"{path}.{name}")
     elif isinstance(value, list) and schema.list_type in ("map", "set"):
         seen: set[str] = set()
         for item in value:
@@ -64,13 +88,8 @@ def _repeated_items(value: Any, schema: Schema, path: str) -> Iterator[str]:
             yield from _repeated_items(item, schema.item(), path + shown)
 
 
-def with_empty(typed: Object, config: Object) -> Object:
-    """Return `typed`, the pruned form of `config`, with the empty maps and lists that pruning took away."""
-    _restore(typed, config)
-    return typed
-
-
 def _restore(typed: Any, config: Any) -> None:
+    """Put the empty maps and lists of `config` back that pruning took away from its copy `typed`."""
     if isinstance(typed, dict) and isinstance(config, dict):
         for name, value in config.items():
             if name in typed:

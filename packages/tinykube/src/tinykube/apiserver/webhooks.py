@@ -94,7 +94,8 @@ class Webhooks:
         return any(hook.match.covers(info, operation, subresource) for hook in (*self._mutating, *self._validating))
 
     async def mutate(self, request: AdmissionRequest, namespace: Object | None) -> None:
-        """Changes `request.obj` as the webhooks say. One that wants it is asked again when later ones changed more."""
+        """Changes `request.obj` as the webhooks say. A webhook that wants it is called again when later ones changed
+        more."""
         changed_after: dict[str, bool] = {}
         for hook in self._mutating:
             if self._asks(hook, request, namespace) and await self._mutate_by(hook, request):

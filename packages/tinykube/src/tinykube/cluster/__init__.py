@@ -1,6 +1,6 @@
 """The embedded cluster as processes: start it, find it, change its nodes, end it."""
 
-from tinykube.cluster.lifecycle import ClusterHandle, clusters, down, load, up
+from tinykube.cluster.lifecycle import ClusterHandle, clusters, down, load, require_startable, up
 from tinykube.cluster.membership import add_node, remove_node
 from tinykube.cluster.spec import ClusterSpec, MachineSpec
 from tinykube.kubelet.settings import KubeletSettings
@@ -15,5 +15,6 @@ __all__ = [
     "down",
     "load",
     "remove_node",
+    "require_startable",
     "up",
 ]

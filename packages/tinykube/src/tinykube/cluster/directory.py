@@ -22,6 +22,7 @@ import contextlib
 import fcntl
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -43,14 +44,10 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Bearer tokens: the administrator's, the light nodes', one per node and per further component of the cluster.
-
-    `signing_key` (hex) signs the tokens of pods.
-    """
+    """Bearer tokens: the administrator's, the light nodes', one per node and per further component of the cluster."""
 
     admin: str
     light_nodes: str
-    signing_key: str
     kubelet: str
     nodes: dict[str, str] = {}
     components: dict[str, str] = {}
@@ -108,10 +105,16 @@ class ClusterDirectory:
         # NB: closed here and not below: pods of a node have user ids of their own, and see what is mounted for them.
         make_private(self.path.parent)
         self.path.parent.chmod(0o700)  # one of an earlier version
-        for path in (self.path, self.logs, self.run, self.nodes, self.pki):
-            path.mkdir(exist_ok=True, mode=0o755 if path is not self.pki else 0o700)
+        # The specification first: if this process dies here, the others know whose directory it is, and clear it.
+        self.path.mkdir(exist_ok=True, mode=0o755)
         self.write_spec(spec)
+        for path in (self.logs, self.run, self.nodes, self.pki):
+            path.mkdir(exist_ok=True, mode=0o755 if path is not self.pki else 0o700)
         self.ensure_tokens(spec)
+
+    def others_files(self) -> bool:
+        """Return whether the directory has files that are not those of a specification whose writer died."""
+        return not set(self.path.iterdir()) <= set(_parts(self.spec_file))
 
     def write_spec(self, spec: ClusterSpec) -> None:
         write(self.spec_file, msgspec.json.format(msgspec.json.encode(spec)))
@@ -139,7 +142,7 @@ class ClusterDirectory:
         NB: only `up`, before anything runs, and the supervisor call this. Two writers would lose each other's tokens.
         """
         known = self.read(self.tokens_file, Tokens)
-        tokens = known or Tokens(_new_token(), _new_token(), _new_token(), _new_token())
+        tokens = known or Tokens(_new_token(), _new_token(), _new_token())
         tokens = msgspec.structs.replace(
             tokens,
             nodes={node.name: tokens.nodes.get(node.name) or _new_token() for node in spec.nodes},
@@ -218,6 +221,17 @@ def make_private(path: Path) -> None:
     missing = [place for place in (path, *path.parents) if not place.exists()]
     for place in reversed(missing):
         place.mkdir(mode=0o700, exist_ok=True)
+
+
+def _parts(path: Path) -> Iterator[Path]:
+    """Yield what writers of a file left that died before they renamed it."""
+    return path.parent.glob(f".{path.name}.*")
+
+
+def remove_with_parts(path: Path) -> None:
+    """Remove a file, and what writers of it left that died."""
+    for one in (path, *_parts(path)):
+        one.unlink(missing_ok=True)
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import ssl
@@ -17,8 +18,9 @@ import msgspec
 from kubekit.errors import NoAnswer, Terminal
 from tinykube.cluster import processes
 from tinykube.cluster.command_lock import command_lock, usable
-from tinykube.cluster.directory import ClusterDirectory, RunningProcess
+from tinykube.cluster.directory import ClusterDirectory, RunningProcess, remove_with_parts
 from tinykube.cluster.kubeconfig import save
+from tinykube.cluster.room import read_room, shortage
 from tinykube.cluster.spec import ClusterSpec
 from tinykube.cluster.supervisor import CONTROL_PLANE, STOP_S, SUPERVISOR, start_supervisor
 from tinykube.distribution import Distribution
@@ -28,6 +30,10 @@ HOST: Final = "127.0.0.1"
 _POLL_S: Final = 0.02
 _LOG_LINES: Final = 5
 _PATIENCE_S: Final = 2 * STOP_S + 3
+_PORT_CURES: Final = {
+    errno.EADDRINUSE: "end the process that listens there, or set another --port (0: any free one)",
+    errno.EACCES: "set a --port that an ordinary user may take, such as 6443 (0: any free one)",
+}
 
 Progress = Callable[[str], None]
 
@@ -58,7 +64,8 @@ async def up(
     """Starts a cluster, detached, and returns when its API server answers. Nodes come up meanwhile.
 
     A cluster of this name that was stopped with its files kept, or died, is started again: with `persist` with its
-    objects. `progress` gets a few words before each step.
+    objects. `progress` gets a few words before each step. When cancelled, `up` ends what it started, and removes the
+    files unless they are an earlier run's.
 
     Raises InvalidInput for a wrong spec; Terminal when the cluster runs already, the port is taken, the directory is
     not a cluster's or cannot be made, or the API server cannot start; NoAnswer when it does not answer in time.
@@ -67,9 +74,26 @@ async def up(
     directory = ClusterDirectory(distribution, spec.name, base)
     with usable(distribution, directory.path):
         async with _lock(directory, progress):
-            _prepare(directory, spec, progress)
-            handle, mode = await asyncio.gather(_start(directory, spec, timeout, progress), _containers(spec))
+            earlier = directory.spec_file.exists()
+            try:
+                _prepare(directory, spec, progress)
+                handle, mode = await asyncio.gather(_start(directory, spec, timeout, progress), _containers(spec))
+            except asyncio.CancelledError:
+                await _clear(directory, keep_files=earlier, progress=progress)
+                raise
     return msgspec.structs.replace(handle, containers=mode)
+
+
+def require_startable(distribution: Distribution, spec: ClusterSpec, *, base: Path | None = None) -> None:
+    """Raise what `up` would raise for a wrong spec, a cluster that runs or does not fit, or another's directory.
+
+    Changes nothing: for callers with minutes of work before `up`.
+    """
+    spec.check(distribution.check_machine)
+    directory = ClusterDirectory(distribution, spec.name, base)
+    with usable(distribution, directory.path):
+        _require_free(directory)
+        _require_room(directory, spec)
 
 
 async def _containers(spec: ClusterSpec) -> IsolationMode | None:
@@ -105,21 +129,25 @@ async def _start(directory: ClusterDirectory, spec: ClusterSpec, timeout: float,
     return _handle(directory, spec, server)
 
 
-def _prepare(directory: ClusterDirectory, spec: ClusterSpec, progress: Progress) -> None:
+def _require_free(directory: ClusterDirectory) -> None:
     if directory.supervised():
         raise Terminal(
-            f"cluster {spec.name} runs already",
+            f"cluster {directory.name} runs already",
             where=str(directory.path),
-            cure=f"{directory.distribution.name} down {spec.name}, or --name for another one",
+            cure=f"{directory.distribution.name} down {directory.name}, or --name for another one",
         )
-    if directory.path.exists() and not directory.spec_file.exists() and any(directory.path.iterdir()):
+    if directory.path.exists() and not directory.spec_file.exists() and directory.others_files():
         raise Terminal(
             "this directory is not an embedded cluster's", where=str(directory.path), cure="move it away, or use --name"
         )
+
+
+def _prepare(directory: ClusterDirectory, spec: ClusterSpec, progress: Progress) -> None:
+    _require_free(directory)
     if directory.spec_file.exists():
         left = _leftovers(directory)
         if left:
-            progress("ending what an earlier run left")
+            progress("ending processes of an earlier run")
             processes.kill(left)
         known = directory.endpoint()
         if spec.port and known is not None and known.port != spec.port:
@@ -127,7 +155,14 @@ def _prepare(directory: ClusterDirectory, spec: ClusterSpec, progress: Progress)
         for name in directory.processes():
             directory.note_running(name, None)
     _check_port(directory, spec)
+    _require_room(directory, spec)
     directory.create(spec)
+
+
+def _require_room(directory: ClusterDirectory, spec: ClusterSpec) -> None:
+    place = directory.path.parent
+    if short := shortage(read_room(place), spec, directory.path, directory.distribution.home_variable):
+        raise Terminal(short.what, where=short.where, cure=short.cure)
 
 
 def _check_port(directory: ClusterDirectory, spec: ClusterSpec) -> None:
@@ -147,7 +182,7 @@ def _check_port(directory: ClusterDirectory, spec: ClusterSpec) -> None:
             raise Terminal(
                 f"port {port} cannot be used: {error.strerror}",
                 where=f"{HOST}:{port}",
-                cure="stop what listens there, or give another --port (0: any that is free)",
+                cure=_PORT_CURES.get(error.errno or 0, "set another --port (0: any free one)"),
             ) from error
 
 
@@ -216,9 +251,10 @@ def _named(distribution: Distribution, name: str, base: Path | None) -> ClusterD
     if not name:
         there = clusters(distribution, base)
         if len(there) != 1:
-            listed = ", ".join(there) or "none"
-            cure = "name one" if there else f"{distribution.name} up"
-            raise Terminal(f"which cluster? There are: {listed}", cure=cure)
+            if not there:
+                where = str((base or distribution.home()) / "clusters")
+                raise Terminal("there is no cluster", where=where, cure=f"{distribution.name} up starts one")
+            raise Terminal(f"there are several clusters: {', '.join(there)}", cure="name one of them")
         name = there[0]
     return ClusterDirectory(distribution, name, base)
 
@@ -232,7 +268,7 @@ def load(distribution: Distribution, name: str = "", *, base: Path | None = None
     spec = directory.spec()
     endpoint = directory.endpoint()
     if endpoint is None or not directory.supervised():
-        cure = f"{distribution.name} up"
+        cure = f"{distribution.name} up --name {directory.name}, or down {directory.name}"
         raise NoAnswer(f"cluster {directory.name} is not running", where=str(directory.path), cure=cure)
     return _handle(directory, spec, endpoint.server)
 
@@ -254,15 +290,19 @@ async def down(
         _require(directory)
         async with _lock(directory, progress):
             _require(directory)  # another `down` may have been first
-            progress("stopping")
-            await _end(directory)
-            if distribution.release is not None:
-                await asyncio.to_thread(distribution.release, directory.path)
-            directory.kubeconfig.unlink(missing_ok=True)
-            if not keep_files:
-                progress("removing its files")
-                await asyncio.to_thread(_remove, directory.path)
+            await _clear(directory, keep_files=keep_files, progress=progress)
     return directory.name
+
+
+async def _clear(directory: ClusterDirectory, *, keep_files: bool, progress: Progress) -> None:
+    progress("stopping")
+    await _end(directory)
+    if directory.distribution.release is not None:
+        await asyncio.to_thread(directory.distribution.release, directory.path)
+    remove_with_parts(directory.kubeconfig)
+    if not keep_files:
+        progress("removing its files")
+        await asyncio.to_thread(_remove, directory.path)
 
 
 def _require(directory: ClusterDirectory) -> None:

@@ -35,7 +35,7 @@ def add_node(directory: ClusterDirectory, node: MachineSpec) -> None:
 
 
 async def remove_node(directory: ClusterDirectory, name: str) -> None:
-    """Return when a node's kubelet and containers have ended and its directory is removed. Its log is kept.
+    """Return when a node's kubelet and containers have ended and its directory is removed. Its log stays.
 
     The Node object stays. Raises Terminal for no cluster, OSError when the directory cannot be removed.
     """

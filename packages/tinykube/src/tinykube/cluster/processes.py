@@ -102,7 +102,7 @@ def reap(pid: int = -1) -> None:
 def descendants(roots: Iterable[int]) -> set[int]:
     """All processes below some, by parent."""
     children: dict[int, list[int]] = {}
-    for pid in _pids():
+    for pid in pids():
         fields = _stat(pid)
         if fields is not None:
             children.setdefault(int(fields[_PPID]), []).append(pid)
@@ -125,7 +125,7 @@ def of_directory(directory: Path) -> set[int]:
     mark = f"{directory}/".encode()
     own_mounts = _link("self")
     found = set()
-    for pid in _pids():
+    for pid in pids():
         if pid == os.getpid():
             continue
         with contextlib.suppress(OSError):  # gone meanwhile, or another user's
@@ -136,6 +136,29 @@ def of_directory(directory: Path) -> set[int]:
             ):
                 found.add(pid)
     return found
+
+
+def container_of(pid: int) -> Path | None:
+    """Return a path in the directory of the container that a process belongs to; None for a process of no container.
+
+    A container without a mount namespace has a mark in its environment. A program that clears the environment of its
+    children is found by its parents.
+    """
+    own_mounts = _link("self")
+    while pid > 1:
+        try:
+            if _link(str(pid)) != own_mounts:
+                source = root_source((_PROC / str(pid) / "mountinfo").read_bytes())
+                return Path(os.fsdecode(source)) if source.startswith(b"/") else None
+            environment = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:  # gone meanwhile, or another user's
+            return None
+        for entry in environment:
+            if entry.startswith(_MARK):
+                return Path(os.fsdecode(entry.removeprefix(_MARK)))
+        fields = _stat(pid)
+        pid = int(fields[_PPID]) if fields is not None else 0
+    return None
 
 
 def family_of_directory(directory: Path) -> set[int]:
@@ -157,7 +180,8 @@ def _link(pid: str) -> str:
     return str((_PROC / pid / "ns" / "mnt").readlink())
 
 
-def _pids() -> list[int]:
+def pids() -> list[int]:
+    """Return the processes of the machine."""
     return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
 
 

@@ -68,7 +68,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
             if not _NAME.fullmatch(node.name):
                 findings.append(f"node name {node.name!r}: use lower case letters, digits and '-', at most 63")
             if node.name in seen:
-                findings.append(f"node name {node.name!r} is given twice")
+                findings.append(f"two nodes have the name {node.name!r}")
             seen.add(node.name)
             findings += _problems(check_machine, node.machine)
         if self.light_machine:

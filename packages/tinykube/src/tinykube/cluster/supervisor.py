@@ -113,8 +113,10 @@ class Supervisor:
                     self._changed.clear()
                     try:
                         self._follow(self._directory.spec(), server, group)
-                    except Terminal as problem:
+                    except (Terminal, OSError) as problem:
                         _log.error("the cluster's specification is not followed: %s", problem)
+                        if isinstance(problem, OSError):  # such as a full disk: it may have room later
+                            asyncio.get_running_loop().call_later(LAST_BACKOFF_S, self._changed.set)
                     await self._changed.wait()
         finally:
             await self._stop()
@@ -166,7 +168,14 @@ class Supervisor:
         while True:
             running = self._directory.running(program.name)
             if running is None or not processes.alive(running):
-                running = self._start(program, restarts)
+                try:
+                    running = self._start(program, restarts)
+                except OSError as problem:
+                    # NB: a full disk, or too many processes, must not end the others.
+                    backoff = next_backoff(backoff, 0.0)
+                    _log.error("%s does not start, trying again: %s", program.name, problem)
+                    await asyncio.sleep(backoff)
+                    continue
             else:
                 _log.info("%s runs already (pid %d)", program.name, running.pid)
             await processes.ended(running)
@@ -177,9 +186,13 @@ class Supervisor:
             await asyncio.sleep(backoff)
 
     def _start(self, program: ClusterProcess, restarts: int) -> RunningProcess:
-        pid = spawn(self._directory, program)
-        running = _running(pid, restarts)
-        self._directory.note_running(program.name, running)
+        """Start a process and note it. Raises OSError, and nothing runs then."""
+        running = _running(spawn(self._directory, program), restarts)
+        try:
+            self._directory.note_running(program.name, running)
+        except OSError:
+            processes.signal_(running, signal.SIGKILL)
+            raise
         return running
 
     async def _stop(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kubekit.api.durations import parse_time
 from kubekit.scheduling.selectors import Selector, compile_selector
+from tinykube.apiserver.bynamespace import ByNamespace
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
 from tinykube.controllers.templates import scaled
@@ -69,7 +70,7 @@ class DisruptionController:
         self._registry = registry
         self._budgets = registry.resource(("policy", "poddisruptionbudgets"))
         self._pods = registry.resource("pods")
-        self._selectors: dict[str, dict[str, Selector]] = {}
+        self._selectors: ByNamespace[Selector] = ByNamespace()
         self.worker: KeyWorker[str] = KeyWorker("disruption", self._look)
         for resource, callback in ((self._budgets, self._on_budget), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
@@ -79,25 +80,24 @@ class DisruptionController:
 
     def _on_budget(self, event: str, obj: Object, old: Object | None) -> None:
         meta = obj["metadata"]
-        named = self._selectors.setdefault(meta["namespace"], {})
         if event == "DELETED":
-            named.pop(meta["name"], None)
+            self._selectors.discard(meta["namespace"], meta["name"])
             return
         selector = compile_selector(obj["spec"].get("selector"))
         if selector is not None:
-            named[meta["name"]] = selector
+            self._selectors.put(meta["namespace"], meta["name"], selector)
         self.worker.add(f"{meta['namespace']}/{meta['name']}")
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
         meta = obj["metadata"]
-        for name, selector in self._selectors.get(meta["namespace"], {}).items():
+        for name, selector in self._selectors.of(meta["namespace"]).items():
             if selector.matches(meta.get("labels") or {}):
                 self.worker.add(f"{meta['namespace']}/{name}")
 
     async def _look(self, key: str) -> float | None:
         namespace, name = key.split("/", 1)
         obj = self._registry.get(self._budgets, namespace, name)
-        selector = self._selectors.get(namespace, {}).get(name)
+        selector = self._selectors.of(namespace).get(name)
         if obj is None or selector is None:
             return None
         pods = [

@@ -13,7 +13,7 @@ from tinykube.controllers.definitions import DefinitionController
 from tinykube.controllers.deployment import DeploymentController
 from tinykube.controllers.devicetaints import DeviceTaintEvictionController
 from tinykube.controllers.disruption import DisruptionController
-from tinykube.controllers.endpoints import EndpointsController
+from tinykube.controllers.endpoints import EndpointsController, MirroringController
 from tinykube.controllers.everything import Everything
 from tinykube.controllers.garbage import GarbageCollector
 from tinykube.controllers.job import JobController
@@ -25,9 +25,10 @@ from tinykube.controllers.quota import QuotaController
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.replicaset import REPLICATION_CONTROLLERS, ReplicaSetController
 from tinykube.controllers.resourceclaims import ResourceClaimController
+from tinykube.controllers.serviceaddresses import ServiceAddressController
 from tinykube.controllers.statefulset import StatefulSetController
 from tinykube.controllers.tainteviction import TaintEvictionController
-from tinykube.controllers.volumes import VolumeController
+from tinykube.controllers.volumes import AttributesClassController, EphemeralVolumeController, VolumeController
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -47,6 +48,8 @@ _COMPONENTS: Final = (
     "resource_claim",
     "device-taint-eviction-controller",
     "persistentvolume-controller",
+    "ephemeral_volume",
+    "volume_expand",
 )
 
 
@@ -73,18 +76,22 @@ class Controllers:
             DeploymentController(registry, index, recorders["deployment-controller"]),
             StatefulSetController(registry, index, recorders["statefulset-controller"]),
             JobController(registry, index, recorders["job-controller"]),
-            AutoscalingController(registry, everything, recorders["horizontal-pod-autoscaler"]),
+            AutoscalingController(registry, recorders["horizontal-pod-autoscaler"]),
             CronJobController(registry, recorders["cronjob-controller"]),
             NodeLifecycleController(registry, index, recorders["node-controller"], grace_s=node_grace_s),
             TaintEvictionController(registry, index, recorders["taint-eviction-controller"]),
             PodCollector(registry, index),
             EndpointsController(registry),
+            MirroringController(registry),
+            ServiceAddressController(registry, registry.service_range.network),
             DisruptionController(registry),
             ClusterRoleController(registry),
             QuotaController(registry, everything),
             ResourceClaimController(registry, recorders["resource_claim"]),
             DeviceTaintEvictionController(registry, recorders["device-taint-eviction-controller"]),
-            VolumeController(registry, recorders["persistentvolume-controller"]),
+            VolumeController(registry, recorders["persistentvolume-controller"], recorders["volume_expand"]),
+            EphemeralVolumeController(registry, recorders["ephemeral_volume"]),
+            AttributesClassController(registry),
         )
         everything.start()
         garbage.start()

@@ -33,7 +33,14 @@ _BY_CONDITION: Final = {
     ("PIDPressure", "True"): "pid-pressure",
     ("NetworkUnavailable", "True"): "network-unavailable",
 }
-_OURS: Final = frozenset((*_BY_CONDITION.values(), "unschedulable"))
+_EVICTING: Final = ("not-ready", "unreachable")
+#: (key, effect) of the taints that only this controller sets; users' taints may have the same keys and other effects.
+_OURS: Final = frozenset(
+    (
+        *((_PREFIX + name, "NoSchedule") for name in (*_BY_CONDITION.values(), "unschedulable")),
+        *((_PREFIX + name, "NoExecute") for name in _EVICTING),
+    )
+)
 _KUBELET_CONDITIONS: Final = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 
@@ -48,14 +55,14 @@ def taints_of(node: Object, now: str, *, evict: bool = True) -> list[dict[str, A
         name = _BY_CONDITION.get((condition["type"], condition["status"]))
         if name:
             wanted.append((_PREFIX + name, "NoSchedule"))
-            if evict and name in ("not-ready", "unreachable"):
+            if evict and name in _EVICTING:
                 wanted.append((_PREFIX + name, "NoExecute"))
     if spec.get("unschedulable"):
         wanted.append((_PREFIX + "unschedulable", "NoSchedule"))
     kept = []
     for taint in spec.get("taints") or ():
-        ours = taint["key"].startswith(_PREFIX) and taint["key"].removeprefix(_PREFIX) in _OURS
-        if not ours or (taint["key"], taint["effect"]) in wanted:
+        which = (taint["key"], taint["effect"])
+        if which not in _OURS or which in wanted:
             kept.append(dict(taint))
     there = {(taint["key"], taint["effect"]) for taint in kept}
     return [*kept, *({"key": k, "effect": e, "timeAdded": now} for k, e in wanted if (k, e) not in there)]
@@ -173,7 +180,8 @@ class NodeLifecycleController:
         wanted = taints_of(node, self._registry.now(), evict=not self._disrupted)
         standing = (node.get("spec") or {}).get("taints") or []
         if wanted != standing:
-            patch = {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": wanted}}
+            version = {"resourceVersion": node["metadata"]["resourceVersion"]}
+            patch = {"metadata": version, "spec": {"taints": wanted or None}}  # NB: Kubernetes writes no empty list
             await self._registry.patch(self._nodes, "", name, patch, "merge")
         if (podstate.condition(node, "Ready") or {}).get("status") in ("False", "Unknown"):
             await self._mark_pods(name)

@@ -1,7 +1,7 @@
 """Pods by who made them and where they are, kept once for all controllers, and what a pod's status means.
 
 Fed synchronously by the API server before any controller hears of the same write, so a controller that looks here sees
-at least what it was told about.
+at least the writes that it heard of.
 """
 
 from __future__ import annotations

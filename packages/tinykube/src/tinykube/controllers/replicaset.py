@@ -7,12 +7,13 @@ match are adopted, pods that no longer match are released, as in kube-controller
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from kubekit.scheduling.selectors import Selector, compile_selector
+from tinykube.apiserver.bynamespace import ByNamespace
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
@@ -77,7 +78,7 @@ def _younger_first(time: str | None) -> tuple[int, ...]:
 
 
 def status_of(
-    obj: Object, pods: Iterable[Object], now: str, failure: str | None
+    obj: Object, pods: Sequence[Object], now: str, failure: str | None
 ) -> tuple[dict[str, Any], float | None]:
     """The status, and in how many seconds a pod becomes available by time alone."""
     spec = obj["spec"]
@@ -91,6 +92,9 @@ def status_of(
         "availableReplicas": sum(value == 0 for value in left),
     }
     status: dict[str, Any] = {"replicas": len(active), **{k: v for k, v in counts.items() if v}}
+    if obj["kind"] == "ReplicaSet":
+        ending = [pod for pod in pods if podstate.is_terminating(pod) and not podstate.is_finished(pod)]
+        status["terminatingReplicas"] = len(ending)
     status["observedGeneration"] = obj["metadata"].get("generation", 1)
     if failure:
         # NB: the first reason stays, as in Kubernetes: each names another pod, and each write would lead to the next.
@@ -120,7 +124,7 @@ class ReplicaSetController:
         self._recorder = recorder
         self._sets = registry.resource((kind.group, kind.plural))
         self._pods = registry.resource("pods")
-        self._selectors: dict[str, dict[str, Selector]] = {}  # by namespace, name
+        self._selectors: ByNamespace[Selector] = ByNamespace()
         self._uids: dict[str, str] = {}
         self.worker: KeyWorker[str] = KeyWorker(kind.kind.lower(), self._look)
         for resource, callback in ((self._sets, self._on_set), (self._pods, self._on_pod)):
@@ -134,11 +138,11 @@ class ReplicaSetController:
         key = f"{meta['namespace']}/{meta['name']}"
         if event == "DELETED":
             self._uids.pop(meta["uid"], None)
-            self._selectors.get(meta["namespace"], {}).pop(meta["name"], None)
+            self._selectors.discard(meta["namespace"], meta["name"])
             return
         self._uids[meta["uid"]] = key
         if old is None or old["spec"] != obj["spec"]:
-            self._selectors.setdefault(meta["namespace"], {})[meta["name"]] = self._kind.selector_of(obj)
+            self._selectors.put(meta["namespace"], meta["name"], self._kind.selector_of(obj))
         self.worker.add(key)
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
@@ -148,7 +152,7 @@ class ReplicaSetController:
                 self.worker.add(self._uids[owner["uid"]])
         if owners[0] is None:
             meta = obj["metadata"]
-            for name, selector in self._selectors.get(meta["namespace"], {}).items():
+            for name, selector in self._selectors.of(meta["namespace"]).items():
                 if selector.matches(meta.get("labels") or {}):
                     self.worker.add(f"{meta['namespace']}/{name}")
 
@@ -157,7 +161,7 @@ class ReplicaSetController:
         obj = self._registry.get(self._sets, namespace, name)
         if obj is None:
             return None
-        selector = self._selectors[namespace][name]
+        selector = self._selectors.of(namespace)[name]
         if not podstate.is_terminating(obj):
             await self._claim(obj, selector)
         pods = list(self._index.owned(obj["metadata"]["uid"]).values())

@@ -216,7 +216,7 @@ class ResourceClaimController:
 
     def _may_use(self, namespace: str, user: Object) -> bool:
         if user.get("apiGroup") or user.get("resource") != "pods":
-            return True  # of a kind that is not known here
+            return True  # of an unknown kind
         pod = self._registry.get(self._pods, namespace, user["name"])
         return pod is not None and pod["metadata"]["uid"] == user["uid"] and not is_done(pod)
 

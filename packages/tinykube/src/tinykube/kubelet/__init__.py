@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from tinykube.kubelet.platform import Platform
@@ -29,6 +30,7 @@ async def run_node(
     port: int = 0,
     settings: KubeletSettings | None = None,
     caller: CallerCertificate | None = None,
+    private: Iterable[Path] = (),
 ) -> None:
     """One node, until cancelled; see `tinykube.kubelet.kubelet.run`."""
     from tinykube.kubelet.kubelet import run as run_kubelet
@@ -42,6 +44,7 @@ async def run_node(
         port=port,
         settings=settings,
         caller=caller,
+        private=private,
     )
 
 

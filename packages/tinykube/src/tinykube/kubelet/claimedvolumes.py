@@ -15,7 +15,7 @@ from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.kube import ApiError
 from kubekit.scheduling.selectors import compile_node_terms
 from tinykube.kubelet.machine import KubeletMachine
-from tinykube.kubelet.pod import HostPath, KubeletPod, VolumeByClaim
+from tinykube.kubelet.pod import HostPath, KubeletPod, KubeletVolume
 from tinykube.kubelet.volumes import VolumeUnready, host_path, inside_root
 
 
@@ -66,6 +66,13 @@ class MountedVolume(Struct):
     spec: _VolumeSpec = _VolumeSpec()
 
 
+def claim_of(pod: KubeletPod, volume: KubeletVolume) -> str:
+    """Return the name of a volume's claim: named, or made for the pod; empty for a volume without one."""
+    if volume.persistent_volume_claim is not None:
+        return volume.persistent_volume_claim.claim_name
+    return f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else ""
+
+
 class ClaimedVolumes:
     """Finds the places of a pod's claims."""
 
@@ -73,31 +80,44 @@ class ClaimedVolumes:
         self._machine = machine
         self._pod = pod
         self._places: dict[str, Path] = {}
+        self._is_local: dict[str, bool] = {}
 
-    async def place(self, name: str, wanted: VolumeByClaim) -> Path:
-        """Return where the pod's volume `name` lies. Raises VolumeUnready in the kubelet's words."""
+    async def place(self, volume: KubeletVolume) -> Path | None:
+        """Return where a volume of the pod lies, None for one without a claim. Raises VolumeUnready in the kubelet's
+        words."""
+        name, claim_name = volume.name, claim_of(self._pod, volume)
+        if not claim_name:
+            return None
         if name not in self._places:
-            volume = await self._volume(name, wanted.claim_name)
-            await self._check_node(volume)
-            self._places[name] = self._find(volume)
+            found = await self._volume(name, claim_name, own=volume.ephemeral is not None)
+            await self._check_node(found)
+            self._places[name] = self._find(found)
+            self._is_local[name] = found.spec.local is not None
         return self._places[name]
 
-    async def _volume(self, name: str, claim_name: str) -> MountedVolume:
+    def takes_group(self, name: str) -> bool:
+        """Return whether `fsGroup` applies to a volume that was found: to a local one, not to a hostPath."""
+        return self._is_local.get(name, False)
+
+    async def _volume(self, name: str, claim_name: str, *, own: bool) -> MountedVolume:
         namespace = self._pod.metadata.namespace
         try:
-            return await self._bound(namespace, claim_name)
+            return await self._bound(namespace, claim_name, own=own)
         except VolumeUnready as error:
             raise VolumeUnready(
                 f"Unable to attach or mount volumes: unmounted volumes=[{name}], unattached volumes=[], failed to "
                 f"process volumes=[{name}]: error processing PVC {namespace}/{claim_name}: {error.what}"
             ) from error
 
-    async def _bound(self, namespace: str, claim_name: str) -> MountedVolume:
+    async def _bound(self, namespace: str, claim_name: str, *, own: bool) -> MountedVolume:
         client = self._machine.client
         try:
             claim = await client.get(MountedClaim, claim_name, namespace)
         except ApiError as error:
             raise VolumeUnready(f"failed to fetch PVC from API server: {error.what}") from error
+        if own and not any(one.uid == self._pod.metadata.uid for one in claim.metadata.owner_references):
+            pod = f"{namespace}/{self._pod.metadata.name}"
+            raise VolumeUnready(f"PVC {namespace}/{claim_name} was not created for pod {pod} (pod is not owner)")
         if claim.metadata.deletion_timestamp:
             raise VolumeUnready("PVC is being deleted")
         if claim.status.phase != "Bound" or not claim.spec.volume_name:

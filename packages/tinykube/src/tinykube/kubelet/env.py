@@ -28,9 +28,13 @@ class ConfigInvalid(Terminal):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """ConfigMaps and Secrets of the pod's namespace by name (a missing one is not in), and facts of the node."""
+    """ConfigMaps and Secrets of the pod's namespace by name (a missing one is not in), and facts of the node.
+
+    `config_maps` are the texts for variables, `config_files` all data for volumes.
+    """
 
     config_maps: Mapping[str, Mapping[str, str]] = {}
+    config_files: Mapping[str, Mapping[str, bytes]] = {}
     secrets: Mapping[str, Mapping[str, bytes]] = {}
     host_ip: str = "127.0.0.1"
     pod_ip: str = "127.0.0.1"

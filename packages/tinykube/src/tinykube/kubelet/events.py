@@ -39,13 +39,13 @@ class Events:
         else:
             self.note(pod, "Pulled", f'Container image "{image}" already present on machine', container)
 
-    def not_pulled(self, pod: KubeletPod, container: SpecContainer, why: str, *, again: bool) -> None:
-        """The image cannot be had; `again` after the first try."""
+    def not_pulled(self, pod: KubeletPod, container: SpecContainer, image: str, why: str, *, again: bool) -> None:
+        """The image of a container or its volume cannot be had; `again` after the first try."""
         if again:
-            self.note(pod, "BackOff", f'Back-off pulling image "{container.image}"', container)
+            self.note(pod, "BackOff", f'Back-off pulling image "{image}"', container)
             self.warn(pod, "Failed", "Error: ImagePullBackOff", container)
         else:
-            self.note(pod, "Pulling", f'Pulling image "{container.image}"', container)
+            self.note(pod, "Pulling", f'Pulling image "{image}"', container)
             self.warn(pod, "Failed", why, container)
             self.warn(pod, "Failed", "Error: ErrImagePull", container)
 

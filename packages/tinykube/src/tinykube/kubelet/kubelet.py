@@ -14,7 +14,7 @@ import base64
 import contextlib
 import logging
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -30,7 +30,7 @@ from tinykube.kubelet.claims import ClaimManager
 from tinykube.kubelet.clock import KubeletClock, RealClock
 from tinykube.kubelet.containers import Isolation, Launcher, Records
 from tinykube.kubelet.containers.launcher import kill_all
-from tinykube.kubelet.containers.records import ContainerRecord, is_running, signal_container
+from tinykube.kubelet.containers.records import ContainerRecord, end_container, is_running, signal_container
 from tinykube.kubelet.devices import DeviceManager
 from tinykube.kubelet.devices.podresources import PodResourcesServer
 from tinykube.kubelet.events import Events
@@ -38,9 +38,12 @@ from tinykube.kubelet.machine import ClusterAccess, KubeletMachine
 from tinykube.kubelet.node import KubeletFacts, NodeReporter
 from tinykube.kubelet.platform import Platform
 from tinykube.kubelet.pod import KubeletPod, every_container
+from tinykube.kubelet.requests import HttpProblem
 from tinykube.kubelet.runtimes import ContainerRuntime
-from tinykube.kubelet.server import CallerCertificate, HttpProblem, KubeletBackend, KubeletServer, LogFile
+from tinykube.kubelet.server import CallerCertificate, KubeletBackend, KubeletServer, LogFile
 from tinykube.kubelet.settings import KubeletSettings
+from tinykube.kubelet.stats import NodeUsage, UsageMeter
+from tinykube.kubelet.stats.node import file_system, measure_node, running_containers
 from tinykube.kubelet.worker import PodWorker
 
 log = logging.getLogger("tinykube.kubelet")
@@ -60,6 +63,7 @@ class Kubelet:
         port: of the HTTP endpoint; 0 takes a free one.
         settings: what the command line of a real kubelet sets.
         caller: the certificate of a real API server, which replaces the token.
+        private: directories of the machine that no container sees, next to that of the node.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Kubelet:
         isolation: Isolation | None = None,
         settings: KubeletSettings | None = None,
         caller: CallerCertificate | None = None,
+        private: Iterable[Path] = (),
     ) -> None:
         self._settings = settings or KubeletSettings()
         self.clock = clock or RealClock()
@@ -94,7 +99,9 @@ class Kubelet:
             directory=directory,
             client=client,
             cluster=cluster,
-            launcher=Launcher(root, Records(directory / "containers"), isolation, platform.hardware),
+            launcher=Launcher(
+                root, Records(directory / "containers"), isolation, platform.hardware, (directory, *private)
+            ),
             images=platform.images,
             runtime=self.runtime,
             devices=self.devices,
@@ -103,13 +110,19 @@ class Kubelet:
             clock=self.clock,
         )
         self._boot_id = _boot_id(self.machine.root)
+        self._meter = UsageMeter(node_name, facts.memory_kib << 10, self.clock.time())
         self.workers: dict[str, PodWorker] = {}
         self.port = port
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = KubeletServer(
             KubeletBackend(
-                log_file=self._log_file, exec_command=self._exec_command, pods=self._pods_json, now=self.clock.time
+                log_file=self._log_file,
+                exec_command=self._exec_command,
+                forward_host=self._forward_host,
+                pods=self._pods_json,
+                now=self.clock.time,
+                usage=self._usage,
             ),
             token,
             caller,
@@ -121,12 +134,13 @@ class Kubelet:
         """Until cancelled; then everything that ran on the node has ended."""
         mode = self.machine.launcher.mode
         log.info("kubelet of %s: %s, containers: %s", self.machine.node_name, self.machine_facts.name, mode)
-        why = self.machine.launcher.memory.why
-        log.info("memory limits of containers: %s", f"not enforced: {why}" if why else "enforced")
+        for controller, why in self.machine.launcher.groups.why.items():
+            log.info("%s limits of containers: %s", controller, f"not enforced: {why}" if why else "enforced")
         resources = PodResourcesServer(
             self.devices, self.claims, lambda: [worker.pod for worker in self.workers.values() if worker.known]
         )
-        self.port = await self._server.start(port=self.port)
+        self.machine.make_hosts()
+        self.port = await self._server.start(self.machine.host_ip, self.port)
         await self.devices.start()
         self.claims.start()
         await resources.start(self.machine.root / KUBELET_DIR)
@@ -143,9 +157,11 @@ class Kubelet:
                 self._pods.start()
                 await self._pods.synced()
                 self._clean_up()
+                self.machine.allocations.begin()
         finally:
             await self._pods.stop()
             await self._power_off()
+            self.machine.launcher.groups.close()
             self.runtime.close()
             await resources.stop()
             await self.claims.stop()
@@ -194,9 +210,10 @@ class Kubelet:
             log.exception("the worker of %s failed; starting it over", worker.key)
             await self.clock.sleep(_START_OVER_SECONDS)
             uid = worker.pod.metadata.uid
-            if self._pods.get(worker.key) is not None:
+            pod = self._pods.get(worker.key)
+            if pod is not None and pod.metadata.uid == uid:
                 self._found[uid] = [r for r in self.machine.launcher.records.all() if r.pod_uid == uid]
-                self._begin(worker.pod)
+                self._begin(pod)
         finally:
             if self.workers.get(worker.pod.metadata.uid) is worker:
                 del self.workers[worker.pod.metadata.uid]
@@ -229,7 +246,7 @@ class Kubelet:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         running = [record for record in self.machine.launcher.records.all() if is_running(record)]
         for record in running:
-            signal_container(record, signal.SIGTERM)
+            end_container(record)
         ends = [asyncio.create_task(self.machine.launcher.wait(record)) for record in running]
         if ends:
             _, late = await asyncio.wait(ends, timeout=_POWER_OFF_SECONDS)
@@ -263,6 +280,7 @@ class Kubelet:
             settings=self._settings,
         )
         self.machine.allocatable = {"cpu": str(facts.machine.cpus), "memory": f"{facts.machine.memory_kib}Ki"}
+        self.machine.allocations.set_capacity(self.machine.allocatable)
         return facts
 
     def _worker(self, namespace: str, name: str) -> PodWorker:
@@ -297,6 +315,19 @@ class Kubelet:
         if state is None or record is None or not state.running:
             raise HttpProblem(400, f'container not found ("{container}")')
         return self.machine.launcher.exec_command(record, argv, tty=tty)
+
+    def _forward_host(self, namespace: str, name: str) -> str:
+        worker = self._worker(namespace, name)
+        if not any(state.running for state in worker.seen.values()):
+            raise HttpProblem(500, f'pod not found ("{name}_{namespace}")')
+        return self.machine.pod_ip(worker.pod.metadata.uid)
+
+    async def _usage(self) -> NodeUsage:
+        running = running_containers(self.workers.values())
+        measured, own = await asyncio.to_thread(measure_node, running)
+        containers = [container for container, _ in running]
+        usage = self._meter.usage(containers, measured, own, self.clock.time())
+        return msgspec.structs.replace(usage, file_system=file_system(self.machine.root))
 
     def _pods_json(self) -> bytes:
         return msgspec.json.encode(
@@ -336,6 +367,7 @@ async def run(
     port: int = 0,
     settings: KubeletSettings | None = None,
     caller: CallerCertificate | None = None,
+    private: Iterable[Path] = (),
 ) -> None:
     """Run the node whose directory is `directory`, until cancelled.
 
@@ -353,6 +385,7 @@ async def run(
             port=port,
             settings=settings,
             caller=caller,
+            private=private,
         )
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, kubelet.reload_runtime)

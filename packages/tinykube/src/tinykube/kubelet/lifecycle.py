@@ -43,6 +43,7 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     `started_at` is set while it runs. `crashes` counts ends in a row, see the back-off. `waiting` is (reason,
     message) of a container that could not be started and may be tried again at `retry_at`. `started` says that its
     startup probe passed, `ready` what its readiness probe says, `unhealthy` why its liveness probe wants it killed.
+    `replaced` says that it was stopped for a resize: it starts again at once, whatever its restart policy.
     """
 
     id: str = ""
@@ -57,6 +58,7 @@ class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool = False
     unhealthy: str = ""
     stopping: bool = False
+    replaced: bool = False
 
     @property
     def running(self) -> bool:
@@ -76,6 +78,7 @@ class Phase(StrEnum):
 class Stop(msgspec.Struct, frozen=True):
     name: str
     why: str
+    replaced: bool = False
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +191,7 @@ class _Decision:
         """All main containers have ended and none comes back."""
         for container in self.pod.spec.containers:
             ended = self.of(container).ended
-            if self.of(container).running or ended is None or restarts(self.pod, container, ended):
+            if self.of(container).running or ended is None or self._returns(container, ended):
                 return False
         return True
 
@@ -224,14 +227,17 @@ class _Decision:
         state = self.of(container)
         if state.running:
             return
-        if state.ended is None or restarts(self.pod, container, state.ended):
+        if state.ended is None or self._returns(container, state.ended):
             self._again(container)
+
+    def _returns(self, container: SpecContainer, ended: Ended) -> bool:
+        return self.of(container).replaced or restarts(self.pod, container, ended)
 
     def _again(self, container: SpecContainer) -> None:
         """Starts a container that does not run, unless its back-off or its last failed try says later."""
         state = self.of(container)
         at = state.retry_at
-        if state.ended is not None:
+        if state.ended is not None and not state.replaced:
             at = max(at, state.ended.finished + delay_seconds(state.crashes))
         if at <= self.now:
             self.start.append(container.name)

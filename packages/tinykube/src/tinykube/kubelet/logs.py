@@ -1,12 +1,17 @@
-"""Container logs: the runtime's format on disk, `TIME STREAM F|P TEXT`, and reading it as `kubectl logs` asks."""
+"""Container logs: the runtime's format on disk, `TIME STREAM F|P TEXT`, and reading it as `kubectl logs` asks.
+
+A log of more than 10 MiB is renamed, and the container goes on in a new file. As on a real node, the lines before that
+are not read any more; a reader that follows goes on in the new file.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
@@ -73,15 +78,15 @@ async def read_log(
     left = options.limit_bytes
     try:
         offset = tail_offset(path, options.tail) if options.tail is not None else 0
-        file = await asyncio.to_thread(path.open, "rb")
+        file: BinaryIO = await asyncio.to_thread(path.open, "rb")
     except FileNotFoundError:
         return
-    with file:
+    rest = b""
+    ticks = changed() if options.follow else None
+    try:
         file.seek(offset)
-        rest = b""
-        ticks = changed() if options.follow else None
         while True:
-            alive = running()
+            alive, fresh = running(), _reopened(path, file) if options.follow else None
             while block := file.read(_CHUNK):
                 *lines, rest = (rest + block).split(b"\n")
                 chunk = b"".join(render(line, options) for line in lines)
@@ -92,15 +97,36 @@ async def read_log(
                     yield chunk
                 if left is not None and left <= 0:
                     return
+            if fresh is not None:
+                file.close()
+                file = fresh
+                continue
             if ticks is None or not alive:
                 return
             await anext(ticks, None)
+    finally:
+        file.close()
+
+
+def _reopened(path: Path, file: BinaryIO) -> BinaryIO | None:
+    """Return the log that has taken the place of an open one; None where there is none.
+
+    The caller reads the rest of the old one after this.
+    """
+    try:
+        if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            return path.open("rb")
+    except FileNotFoundError:
+        pass  # between two files
+    return None
 
 
 def last_lines(path: str, characters: int) -> str:
     """The end of a log, for a termination message."""
     try:
-        data = Path(path).read_bytes()[-4 * characters :]
+        with Path(path).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * characters))
+            data = file.read()
     except OSError:
         return ""
     text = b"".join(render(line, Options()) for line in data.split(b"\n") if line.count(b" ") >= 3)

@@ -13,13 +13,18 @@ import msgspec
 
 from kubekit.kube import Client
 from tinykube.images import Images
+from tinykube.kubelet.allocations import Allocations
 from tinykube.kubelet.clock import KubeletClock
 from tinykube.kubelet.containers import ContainerRecord, Launcher
 from tinykube.kubelet.events import Events
 from tinykube.kubelet.hostports import HostPorts
 from tinykube.kubelet.objects import Objects
 from tinykube.kubelet.pod import KubeletPod, SpecContainer
+from tinykube.kubelet.rejected import PodRejected
+from tinykube.kubelet.resolver import RESOLVER_FILE
+from tinykube.kubelet.resources import pod_requests
 from tinykube.kubelet.servicenames import ServiceNames
+from tinykube.kubelet.sysctls import forbidden_sysctl
 
 if TYPE_CHECKING:
     from tinykube.kubelet.claims import ClaimManager
@@ -34,6 +39,12 @@ class ClusterAccess(msgspec.Struct, frozen=True):
     port: int
     ca: bytes = b""
     scheme: str = "https"
+
+
+def _network(root: Path) -> str:
+    """Return the first three numbers of the addresses of a node and its pods: others than those of other nodes."""
+    digest = hashlib.sha256(str(root).encode()).digest()
+    return f"127.{64 + digest[0] % 64}.{digest[1]}"
 
 
 class KubeletMachine:
@@ -53,7 +64,6 @@ class KubeletMachine:
         claims: ClaimManager,
         events: Events,
         clock: KubeletClock,
-        host_ip: str = "127.0.0.1",
     ) -> None:
         self.node_name = node_name
         self.root = directory / "root"
@@ -68,8 +78,10 @@ class KubeletMachine:
         self.claims = claims
         self.events = events
         self.clock = clock
-        self.host_ip = host_ip
+        self._network = _network(self.root)
+        self.host_ip = f"{self._network}.1"
         self.host_ports = HostPorts()
+        self.allocations = Allocations()
         self.allocatable: dict[str, str] = {}
         self._ips: dict[str, str] = {}
         self._pulled: set[str] = set()
@@ -80,12 +92,35 @@ class KubeletMachine:
         return self.runtime.name
 
     @property
+    def resize_problem(self) -> str:
+        """Return why pods cannot be resized on this machine, "" where they can."""
+        why = "; ".join(text for text in self.launcher.groups.why.values() if text)
+        return f"In-place resize of pods is not possible on this node: {why}" if why else ""
+
+    @property
     def hosts(self) -> str:
         """Return the node's /etc/hosts."""
         try:
-            return (self.root / "etc/hosts").read_text()
-        except OSError:
+            return (self.root / "etc/hosts").read_text(errors="replace")
+        except OSError:  # a pod may have removed it
             return "127.0.0.1\tlocalhost\n"
+
+    def make_hosts(self) -> None:
+        """Make the node's /etc/hosts where it has none: pods may mount it."""
+        place = self.root / "etc/hosts"
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(f"127.0.0.1\tlocalhost\n{self.host_ip}\t{self.node_name}\n")
+
+    @property
+    def resolver(self) -> str:
+        """Return the node's /etc/resolv.conf, or this machine's where the node has none."""
+        for place in (self.root / "etc/resolv.conf", RESOLVER_FILE):
+            try:
+                return place.read_text(errors="replace")
+            except OSError:
+                continue
+        return ""
 
     def now(self) -> str:
         return datetime.fromtimestamp(self.clock.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -115,10 +150,8 @@ class KubeletMachine:
         machine have other addresses.
         """
         if uid not in self._ips:
-            digest = hashlib.sha256(str(self.root).encode()).digest()
             used = set(self._ips.values())
-            base = f"127.{64 + digest[0] % 64}.{digest[1]}"
-            free = (f"{base}.{n}" for n in range(2, 255) if f"{base}.{n}" not in used)
+            free = (address for n in range(2, 255) if (address := f"{self._network}.{n}") not in used)
             self._ips[uid] = next(free, "127.0.0.1")
         return self._ips[uid]
 
@@ -130,19 +163,27 @@ class KubeletMachine:
     # -- pods ------------------------------------------------------------------------------------------------------
 
     async def admit(self, pod: KubeletPod, begins: Callable[[], None]) -> None:
-        """Gives a pod its host ports and devices, one pod at a time; calls `begins` when its turn comes.
+        """Gives a pod its CPU, memory, host ports and devices, one pod at a time; calls `begins` when its turn comes.
 
         Raises PodRejected.
         """
         async with self._admission:
             begins()
-            self.host_ports.take(pod)
-            await self.devices.allocate(pod)
+            if problem := forbidden_sysctl(pod):
+                raise PodRejected("SysctlForbidden", problem)
+            self.allocations.take(pod.metadata.uid, pod_requests(pod))
+            try:
+                self.host_ports.take(pod)
+                await self.devices.allocate(pod)
+            except PodRejected:
+                self.allocations.release(pod.metadata.uid)
+                raise
 
     def forget(self, pod: KubeletPod) -> None:
         self.services.forget(pod.metadata.uid)
         self._ips.pop(pod.metadata.uid, None)
         self.host_ports.release(pod.metadata.uid)
+        self.allocations.release(pod.metadata.uid)
         self.devices.release(pod.metadata.uid)
         self.runtime.removed(pod.metadata.uid)
 

@@ -1,6 +1,6 @@
 """The Node object: made at the start, its status on change and every five minutes, a lease every ten seconds.
 
-What the node is comes from its root, as a kubelet reads /proc and /etc; see `facts`.
+The facts of the node come from its root, as a kubelet reads /proc and /etc; see `facts`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def node_spec(settings: KubeletSettings) -> dict[str, Any]:
 
 
 def node_status(facts: KubeletFacts, now: str, before: tuple[Any, ...] = ()) -> dict[str, Any]:
-    """`status` as a patch holds it; `before` are the conditions that stand, whose transition times are kept. Pure."""
+    """`status` as a patch holds it; `before` are the conditions that stand, whose transition times stay. Pure."""
     machine, settings = facts.machine, facts.settings
     capacity = {
         "cpu": str(machine.cpus),

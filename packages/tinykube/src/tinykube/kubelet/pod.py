@@ -13,7 +13,7 @@ from msgspec import field
 from kubekit.api.core import PodStatus, Resources
 from kubekit.api.kinds import built_in
 from kubekit.api.meta import ObjectMeta, Resource, Struct
-from kubekit.api.quantity import parse_quantity
+from kubekit.api.quantity import Quantity, parse_quantity
 
 
 class KeyRef(Struct):
@@ -128,7 +128,7 @@ class Lifecycle(Struct):
 class ContainerPort(Struct):
     container_port: int
     name: str = ""
-    host_port: int = 0  # nothing is forwarded from it: no two pods of a node have it
+    host_port: int = 0  # no two pods of a node have it; the service proxy listens there
     host_ip: str = field(name="hostIP", default="")
     protocol: str = "TCP"
 
@@ -150,12 +150,21 @@ class SecurityContext(Struct):
     read_only_root_filesystem: bool = False
 
 
+class Sysctl(Struct):
+    """A parameter of the kernel, as in /proc/sys."""
+
+    name: str
+    value: str
+
+
 class PodSecurityContext(Struct):
     run_as_user: int | None = None
     run_as_group: int | None = None
     run_as_non_root: bool | None = None
     supplemental_groups: tuple[int, ...] = ()
     fs_group: int | None = None
+    fs_group_change_policy: str = "Always"
+    sysctls: tuple[Sysctl, ...] = ()
 
 
 class ContainerClaim(Struct):
@@ -167,6 +176,13 @@ class ContainerClaim(Struct):
 
 class ContainerResources(Resources):
     claims: tuple[ContainerClaim, ...] = ()
+
+
+class ResizePolicy(Struct):
+    """A rule for resizes of CPU or memory: NotRequired, or RestartContainer."""
+
+    resource_name: str
+    restart_policy: str = "NotRequired"
 
 
 class SpecContainer(Struct):
@@ -189,6 +205,7 @@ class SpecContainer(Struct):
     termination_message_path: str = "/dev/termination-log"
     termination_message_policy: str = "File"
     restart_policy: str | None = None  # of init containers: "Always" makes a sidecar
+    resize_policy: tuple[ResizePolicy, ...] = ()
     target_container_name: str = ""  # of ephemeral containers
 
     @property
@@ -199,6 +216,16 @@ class SpecContainer(Struct):
 class HostPath(Struct):
     path: str
     type: str = ""
+
+
+class MountedConfigMap(Struct):
+    """A ConfigMap. `binary_data` is decoded from base64 by msgspec."""
+
+    RESOURCE: ClassVar[Resource] = built_in("v1", "ConfigMap")
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] = {}
+    binary_data: dict[str, bytes] = {}
 
 
 class KeyToPath(Struct):
@@ -262,17 +289,31 @@ class VolumeByClaim(Struct):
     read_only: bool = False
 
 
+class EmptyDir(Struct):
+    """`medium` is "" for the disk, or Memory."""
+
+    medium: str = ""
+    size_limit: str | int | None = None
+
+
+class ImageVolume(Struct):
+    reference: str = ""
+    pull_policy: str = "IfNotPresent"
+
+
 class KubeletVolume(Struct):
     """Exactly one source is set; a kind of volume that is not here leaves none set, and the pod says so in an event."""
 
     name: str
     host_path: HostPath | None = None
-    empty_dir: dict[str, Any] | None = None
+    empty_dir: EmptyDir | None = None
     config_map: ConfigMapVolume | None = None
     secret: SecretVolume | None = None
     projected: ProjectedVolume | None = None
     downward_api: DownwardVolume | None = field(name="downwardAPI", default=None)
     persistent_volume_claim: VolumeByClaim | None = None
+    ephemeral: dict[str, Any] | None = None
+    image: ImageVolume | None = None
 
 
 class PodResourceClaim(Struct):
@@ -286,6 +327,17 @@ class PodResourceClaim(Struct):
 class HostAlias(Struct):
     ip: str
     hostnames: tuple[str, ...] = ()
+
+
+class DNSOption(Struct):
+    name: str = ""
+    value: str | None = None
+
+
+class PodDNSConfig(Struct):
+    nameservers: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
+    options: tuple[DNSOption, ...] = ()
 
 
 class KubeletPodSpec(Struct):
@@ -302,12 +354,18 @@ class KubeletPodSpec(Struct):
     runtime_class_name: str | None = None
     hostname: str = ""
     host_pid: bool = field(name="hostPID", default=False)
+    host_ipc: bool = field(name="hostIPC", default=False)
     share_process_namespace: bool = False
     host_network: bool = False
     host_aliases: tuple[HostAlias, ...] = ()
     subdomain: str = ""
     enable_service_links: bool = True
+    dns_policy: str = "ClusterFirst"
+    dns_config: PodDNSConfig = PodDNSConfig()
     resource_claims: tuple[PodResourceClaim, ...] = ()
+    resources: Resources = Resources()
+    overhead: dict[str, Quantity] = {}
+    priority: int = 0
 
 
 class PodMeta(ObjectMeta):
@@ -353,6 +411,18 @@ def memory_limit(container: SpecContainer) -> int | None:
     """Return a container's limit of memory in bytes; None without one."""
     limit = container.resources.limits.get("memory")
     return None if limit is None else int(parse_quantity(limit))
+
+
+def memory_size(volume: EmptyDir, pod: KubeletPod, allocatable: str) -> int:
+    """Return how many bytes a volume in memory holds: the least of its limit, the pod's and what the node has.
+
+    Source: calculateEmptyDirMemorySize of Kubernetes 1.36.
+    """
+    limits = [memory_limit(container) for container in pod.spec.containers]
+    known = [limit for limit in limits if limit is not None]
+    sizes = [int(parse_quantity(allocatable)), int(parse_quantity(volume.size_limit or 0))]
+    sizes += [sum(known)] if len(known) == len(limits) else []
+    return min((size for size in sizes if size > 0), default=0)
 
 
 def passing(pod: KubeletPod) -> frozenset[str]:

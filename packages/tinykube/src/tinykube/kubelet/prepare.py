@@ -1,7 +1,7 @@
 """From a pod's container to a `ContainerSpec`: image, volumes, variables, devices, and what the runtime adds.
 
-What cannot be had yet is `WaitingFor`, with the words that the kubelet uses in status and events; the worker tries
-again.
+A mount or a value that is missing yet is `WaitingFor`, with the words that the kubelet uses in status and events; the
+worker tries again.
 """
 
 from __future__ import annotations
@@ -12,43 +12,51 @@ from typing import Final
 
 import msgspec
 
-from kubekit.api.core import ConfigMap, RuntimeClass, Secret
+from kubekit.api.core import RuntimeClass, Secret
 from kubekit.errors import KubekitError, Retryable
 from kubekit.kube import ApiError
 from kubekit.protocol import nri_pb2 as pb
 from tinykube.images import ImageConfig, ImageMissing
-from tinykube.kubelet.claimedvolumes import ClaimedVolumes
+from tinykube.kubelet.applets import APPLETS_DIR, make_applets
 from tinykube.kubelet.containers import BindMount, ContainerSpec, Isolation
 from tinykube.kubelet.containers.capabilities import capability_mask
 from tinykube.kubelet.devices import ContainerDevices
 from tinykube.kubelet.env import PATH, ConfigInvalid, Sources, arguments, cluster_env, environment
 from tinykube.kubelet.hosts import hosts_file
 from tinykube.kubelet.machine import KubeletMachine
-from tinykube.kubelet.pod import KubeletPod, SpecContainer, TokenSource, memory_limit
+from tinykube.kubelet.pod import KubeletPod, MountedConfigMap, SpecContainer, TokenSource
+from tinykube.kubelet.resolver import resolver_file
+from tinykube.kubelet.resources import group_limits
 from tinykube.kubelet.runtimes import CreateFailed
-from tinykube.kubelet.volumes import (
-    VolumeUnready,
-    container_mounts,
-    host_path,
-    needed_objects,
-    volume_files,
-    write_files,
-)
+from tinykube.kubelet.sysctls import set_sysctls
+from tinykube.kubelet.volumeplaces import ImageUnpulled, VolumePlaces
+from tinykube.kubelet.volumes import VolumeUnready, container_mounts, needed_objects
 
 SERVICE_ACCOUNT_DIR: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 _ROOT_CA: Final = "kube-root-ca.crt"
 
 
 class WaitingFor(Retryable):
-    """A container cannot be started now. `reason` stands in the status (`later_reason` from the second try on)."""
+    """A container cannot be started now. `reason` stands in the status (`later_reason` from the second try on).
+
+    `image` is the one that cannot be pulled: of the container, or of a volume.
+    """
 
     def __init__(
-        self, what: str, reason: str, *, later: str = "", event: str = "Failed", retry_seconds: float = 10.0
+        self,
+        what: str,
+        reason: str,
+        *,
+        later: str = "",
+        event: str = "Failed",
+        retry_seconds: float = 10.0,
+        image: str = "",
     ) -> None:
         super().__init__(what)
         self.reason = reason
         self.later_reason = later or reason
         self.event = event
+        self.image = image
         self.retry_seconds = retry_seconds
 
 
@@ -70,7 +78,7 @@ class Preparation:
         self.stale = asyncio.Event()  # a mounted object changed
         self.claims_ready = False  # the pod's claims are prepared, by this kubelet or an earlier one
         self._tokens: dict[TokenSource, tuple[str, float]] = {}
-        self._claimed = ClaimedVolumes(machine, pod)
+        self._volumes = VolumePlaces(machine, pod)
 
     @property
     def refresh_at(self) -> float | None:
@@ -95,26 +103,31 @@ class Preparation:
                 text = f'Container image "{container.image}" is not present with pull policy of Never'
                 raise WaitingFor(text, "ErrImageNeverPull") from error
             text = f'Failed to pull image "{container.image}": {error}'
-            raise WaitingFor(text, "ErrImagePull", later="ImagePullBackOff") from error
+            raise WaitingFor(text, "ErrImagePull", later="ImagePullBackOff", image=container.image) from error
         await self._prepare_claims()
         try:
             sources = await self._sources()
             places = await self._places(sources)
             base = {**cluster_env(machine.cluster.host, machine.cluster.port), **image.environment}
-            base["PATH"] = ":".join((*image.path, PATH))
+            applets = await self._applet_mounts(image)
+            base["PATH"] = ":".join((*(mount.target for mount in applets), *image.path, PATH))
             services = await machine.services.env(pod.metadata.namespace)
             if pod.spec.enable_service_links:
                 base = {**services, **base}
             env = environment(pod, container, sources, base)
+            by_path = machine.launcher.mode.isolation is Isolation.NONE
             mounts = [
-                *container_mounts(container, pod.spec.volumes, places, env),
+                *container_mounts(container, pod.spec.volumes, places, env, by_path=by_path),
                 *self._image_mounts(container, image),
             ]
+            mounts += [mount for mount in applets if mount.target not in {one.target for one in mounts}]
+        except ImageUnpulled as error:
+            raise WaitingFor(error.what, "ErrImagePull", later="ImagePullBackOff", image=error.image) from error
         except VolumeUnready as error:
             raise WaitingFor(error.what, "ContainerCreating", event="FailedMount", retry_seconds=2.0) from error
         except ConfigInvalid as error:
             raise WaitingFor(f"Error: {error.what}", "CreateContainerConfigError") from error
-        except (ApiError, Retryable) as error:
+        except (ApiError, Retryable, OSError) as error:
             raise WaitingFor(str(error), "ContainerCreating", event="FailedMount", retry_seconds=2.0) from error
         self._refuse_root(container)
         command, args = arguments(container, env)
@@ -138,6 +151,13 @@ class Preparation:
             event = "FailedPrepareDynamicResources"
             raise WaitingFor(text, "ContainerCreating", event=event, retry_seconds=2.0) from error
         self.claims_ready = True
+
+    async def _applet_mounts(self, image: ImageConfig) -> list[BindMount]:
+        """The /bin of an image with busybox. The machine's programs stay in /usr/bin."""
+        if not image.busybox:
+            return []
+        made = await asyncio.to_thread(make_applets, Path(image.busybox), self.machine.root / APPLETS_DIR)
+        return [BindMount(str(made), "/bin", read_only=True)]
 
     def _image_mounts(self, container: SpecContainer, image: ImageConfig) -> list[BindMount]:
         """The files of the image: its own directories, and those of this machine that stand for its programs."""
@@ -211,11 +231,18 @@ class Preparation:
         hosts = home / "etc-hosts"
         own_lines = hosts_file(pod, machine.pod_ip(pod.metadata.uid), hostname, machine.hosts)
         machine.services.keep(pod.metadata.uid, hosts, pod.metadata.namespace, own_lines)
-        own = [BindMount(str(message), container.termination_message_path), BindMount(str(hosts), "/etc/hosts")]
+        resolver = home / "resolv.conf"
+        resolver.write_text(resolver_file(pod, machine.services.dns_address, machine.resolver))
+        own = [
+            BindMount(str(message), container.termination_message_path),
+            BindMount(str(hosts), "/etc/hosts"),
+            BindMount(str(resolver), "/etc/resolv.conf"),
+        ]
         if machine.launcher.mode.isolation is Isolation.NONE:
             own = own[:1]
             env = {**env, **self._without_mounts(mounts)}
         targets = {mount.target for mount in mounts}
+        in_memory = {v.name for v in pod.spec.volumes if v.empty_dir is not None and v.empty_dir.medium == "Memory"}
         groups = set(shared.supplemental_groups) | ({shared.fs_group} if shared.fs_group is not None else set())
         return ContainerSpec(
             argv=argv,
@@ -229,12 +256,14 @@ class Preparation:
             capabilities=None
             if context.privileged
             else capability_mask(context.capabilities.add, context.capabilities.drop),
-            memory_bytes=memory_limit(container),
+            limits=group_limits(container.resources),
+            sysctls=set_sysctls(pod),
             no_new_privileges=context.allow_privilege_escalation is False,
             host_pid=pod.spec.host_pid or pod.spec.share_process_namespace,
             read_only_root=context.read_only_root_filesystem,
             hostname=hostname,
             volumes=tuple(m.mount_path for m in container.volume_mounts if m.mount_path != SERVICE_ACCOUNT_DIR),
+            in_memory=tuple(m.mount_path for m in container.volume_mounts if m.name in in_memory),
         )
 
     def _refuse_root(self, container: SpecContainer) -> None:
@@ -272,41 +301,23 @@ class Preparation:
     # -- volumes ---------------------------------------------------------------------------------------------------
 
     async def _places(self, sources: Sources) -> dict[str, Path]:
-        """Makes the pod's volumes and says where they lie."""
-        pod, root = self.pod, self.machine.root
-        home = self.machine.pod_dir(pod.metadata.uid) / "volumes"
+        """Make the pod's volumes, or their files again, and return where they lie."""
         tokens = {source: token for source, (token, _) in self._tokens.items()}
-        places = {}
-        for volume in pod.spec.volumes:
-            if volume.host_path is not None:
-                places[volume.name] = host_path(root, volume.host_path, volume.name)
-                continue
-            if volume.persistent_volume_claim is not None:
-                places[volume.name] = await self._claimed.place(volume.name, volume.persistent_volume_claim)
-                continue
-            files = volume_files(pod, volume, sources, tokens)
-            if files is not None:
-                places[volume.name] = home / "files" / volume.name
-                write_files(places[volume.name], files)
-            elif volume.empty_dir is not None:
-                places[volume.name] = home / "kubernetes.io~empty-dir" / volume.name
-                if not places[volume.name].is_dir():
-                    places[volume.name].mkdir(parents=True)
-                    places[volume.name].chmod(0o777)
-        return places
+        return await self._volumes.make(self.pod, sources, tokens)
 
     async def _sources(self) -> Sources:
         """The ConfigMaps, Secrets and tokens that the pod refers to."""
         pod, objects = self.pod, self.machine.objects
         space = pod.metadata.namespace
         maps, secrets, tokens = needed_objects(pod)
-        found_maps, found_secrets = {}, {}
+        found_maps: dict[str, MountedConfigMap] = {}
+        found_secrets = {}
         for name in maps:
-            config_map = await objects.get(ConfigMap, space, name, self.stale)
+            config_map = await objects.get(MountedConfigMap, space, name, self.stale)
             if config_map is not None:
-                found_maps[name] = config_map.data
+                found_maps[name] = config_map
             elif name == _ROOT_CA:  # published a moment after its namespace
-                found_maps[name] = {"ca.crt": self.machine.cluster.ca.decode()}
+                found_maps[name] = MountedConfigMap(data={"ca.crt": self.machine.cluster.ca.decode()})
         for name in secrets:
             secret = await objects.get(Secret, space, name, self.stale)
             if secret is not None:
@@ -314,7 +325,11 @@ class Preparation:
         for token in tokens:
             await self._token(token)
         return Sources(
-            config_maps=found_maps,
+            config_maps={name: one.data for name, one in found_maps.items()},
+            config_files={
+                name: {key: text.encode() for key, text in one.data.items()} | one.binary_data
+                for name, one in found_maps.items()
+            },
             secrets=found_secrets,
             host_ip=self.machine.host_ip,
             pod_ip=self.machine.pod_ip(pod.metadata.uid),

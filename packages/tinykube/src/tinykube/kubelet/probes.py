@@ -18,7 +18,7 @@ from tinykube.kubelet.grpchealth import grpc_problem
 from tinykube.kubelet.pod import HTTPGet, KubeletProbe, SpecContainer
 
 if TYPE_CHECKING:
-    from tinykube.kubelet.worker import PodWorker
+    from tinykube.kubelet.podcontainers import PodContainers
 
 _OUTPUT_CHARACTERS: Final = 1024
 
@@ -44,80 +44,86 @@ def judge(tally: ProbeTally, passed: bool, probe: KubeletProbe) -> ProbeTally:
 
 
 async def watch_probes(
-    worker: PodWorker, container: SpecContainer, record: ContainerRecord, *, adopted: bool = False
+    containers: PodContainers, container: SpecContainer, record: ContainerRecord, *, adopted: bool = False
 ) -> None:
     """Probes `container` until cancelled (it ended) or a probe asks to kill it."""
     if container.startup_probe is not None and not adopted:
-        started = await _until_verdict(worker, container, record, container.startup_probe)
+        started = await _until_verdict(containers, container, record, container.startup_probe)
         if not started:
-            worker.note_probe(
+            containers.note_probe(
                 container.name, unhealthy=f"Container {container.name} failed startup probe, will be restarted"
             )
             return
-        worker.note_probe(container.name, started=True, ready=container.readiness_probe is None)
+        containers.note_probe(container.name, started=True, ready=container.readiness_probe is None)
     watchers = []
     if container.readiness_probe is not None:
-        watchers.append(_readiness(worker, container, record, container.readiness_probe))
+        watchers.append(_readiness(containers, container, record, container.readiness_probe))
     if container.liveness_probe is not None:
-        watchers.append(_liveness(worker, container, record, container.liveness_probe))
+        watchers.append(_liveness(containers, container, record, container.liveness_probe))
     await asyncio.gather(*watchers)
 
 
 async def _until_verdict(
-    worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe
+    containers: PodContainers, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe
 ) -> bool:
     tally = ProbeTally()
-    await worker.machine.clock.sleep(probe.initial_delay_seconds)
+    await containers.machine.clock.sleep(probe.initial_delay_seconds)
     while True:
-        tally = judge(tally, await _run(worker, container, record, probe, "Startup"), probe)
+        tally = judge(tally, await _run(containers, container, record, probe, "Startup"), probe)
         if tally.verdict is not None:
             return tally.verdict
-        await worker.machine.clock.sleep(probe.period_seconds)
+        await containers.machine.clock.sleep(probe.period_seconds)
 
 
-async def _readiness(worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe) -> None:
+async def _readiness(
+    containers: PodContainers, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe
+) -> None:
     tally = ProbeTally()
-    await worker.machine.clock.sleep(probe.initial_delay_seconds)
+    await containers.machine.clock.sleep(probe.initial_delay_seconds)
     while True:
-        tally = judge(tally, await _run(worker, container, record, probe, "Readiness"), probe)
+        tally = judge(tally, await _run(containers, container, record, probe, "Readiness"), probe)
         if tally.verdict is not None:
-            worker.note_probe(container.name, ready=tally.verdict)
-        await worker.machine.clock.sleep(probe.period_seconds)
+            containers.note_probe(container.name, ready=tally.verdict)
+        await containers.machine.clock.sleep(probe.period_seconds)
 
 
-async def _liveness(worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe) -> None:
+async def _liveness(
+    containers: PodContainers, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe
+) -> None:
     tally = ProbeTally()
-    await worker.machine.clock.sleep(probe.initial_delay_seconds)
+    await containers.machine.clock.sleep(probe.initial_delay_seconds)
     while True:
-        tally = judge(tally, await _run(worker, container, record, probe, "Liveness"), probe)
+        tally = judge(tally, await _run(containers, container, record, probe, "Liveness"), probe)
         if tally.verdict is False:
-            worker.note_probe(
+            containers.note_probe(
                 container.name, unhealthy=f"Container {container.name} failed liveness probe, will be restarted"
             )
             return
-        await worker.machine.clock.sleep(probe.period_seconds)
+        await containers.machine.clock.sleep(probe.period_seconds)
 
 
 async def _run(
-    worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe, kind: str
+    containers: PodContainers, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe, kind: str
 ) -> bool:
     try:
-        problem = await asyncio.wait_for(_once(worker, container, record, probe), probe.timeout_seconds)
+        problem = await asyncio.wait_for(_once(containers, container, record, probe), probe.timeout_seconds)
     except TimeoutError:
         problem = f"command timed out after {probe.timeout_seconds}s" if probe.exec else "context deadline exceeded"
     except OSError as error:
         problem = str(error)
     if problem:
-        worker.machine.events.warn(worker.pod, "Unhealthy", f"{kind} probe failed: {problem}", container)
+        containers.machine.events.warn(containers.pod, "Unhealthy", f"{kind} probe failed: {problem}", container)
     return not problem
 
 
-async def _once(worker: PodWorker, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe) -> str:
+async def _once(
+    containers: PodContainers, container: SpecContainer, record: ContainerRecord, probe: KubeletProbe
+) -> str:
     """Run the probe once; return its error, "" for success."""
     if probe.exec is not None:
-        code, output = await worker.machine.run_inside(record, probe.exec.command)
+        code, output = await containers.machine.run_inside(record, probe.exec.command)
         return "" if code == 0 else output[:_OUTPUT_CHARACTERS] or f"exit code {code}"
-    address = worker.machine.pod_ip(worker.pod.metadata.uid)
+    address = containers.machine.pod_ip(containers.pod.metadata.uid)
     if probe.http_get is not None:
         return await http_problem(
             probe.http_get, probe.http_get.host or address, port_number(container, probe.http_get.port)

@@ -1,4 +1,4 @@
-"""The kubelet's own HTTP endpoint: logs and exec, for the API server to proxy to.
+"""The kubelet's own HTTP endpoint: logs, exec, attach, port-forward and measured use, for the API server to proxy to.
 
 On loopback, one request a connection: each is a stream. The embedded API server asks by plain HTTP, with a bearer token
 that only it and the kubelets of one cluster know. A real one asks by HTTPS and has a client certificate.
@@ -11,30 +11,34 @@ import contextlib
 import hmac
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from kubekit.errors import KubekitError
-from tinykube.kubelet import execute
+from kubekit.kube.exposition import CONTENT_TYPE
+from tinykube.kubelet import execute, portforward
+from tinykube.kubelet.attach import serve_attach
 from tinykube.kubelet.logs import Options, read_log
-from tinykube.kubelet.websocket import WebSocket, accept_key
+from tinykube.kubelet.requests import (
+    HttpProblem,
+    Query,
+    accept_upgrade,
+    flag,
+    read_request,
+    require_websocket,
+    to_websocket,
+    write_head,
+)
+from tinykube.kubelet.spdy import Session
+from tinykube.kubelet.stats import NodeUsage
+from tinykube.kubelet.stats.documents import resource_metrics, summary
 
 log = logging.getLogger("tinykube.kubelet")
 
 _FOLLOW_SECONDS: Final = 0.1
-Query = dict[str, list[str]]
-
-
-class HttpProblem(KubekitError):
-    """An answer that is not 200."""
-
-    def __init__(self, status: int, what: str) -> None:
-        super().__init__(what)
-        self.status = status
 
 
 class LogFile(msgspec.Struct, frozen=True):
@@ -45,12 +49,17 @@ class LogFile(msgspec.Struct, frozen=True):
 
 
 class KubeletBackend(msgspec.Struct, frozen=True):
-    """The endpoint's interface to its kubelet. Both raise HttpProblem for what is not there."""
+    """The endpoint's interface to its kubelet. The first three raise HttpProblem for what is not there.
+
+    Without `usage`, nothing is measured, and the paths of its documents do not exist.
+    """
 
     log_file: Callable[[str, str, str, bool], LogFile]  # namespace, pod, container, previous
     exec_command: Callable[[str, str, str, tuple[str, ...], bool], list[str]]
+    forward_host: Callable[[str, str], str]  # namespace, pod: the address of its ports
     pods: Callable[[], bytes]
     now: Callable[[], float]
+    usage: Callable[[], Awaitable[NodeUsage]] | None = None
 
 
 class CallerCertificate(msgspec.Struct, frozen=True):
@@ -85,10 +94,10 @@ class KubeletServer:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            method, target, headers = await _request(reader)
+            method, target, headers = await read_request(reader)
             await self._answer(method, target, headers, reader, writer)
         except HttpProblem as problem:
-            _head(writer, problem.status, "text/plain")
+            write_head(writer, problem.status, "text/plain")
             writer.write(problem.what.encode())
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, TimeoutError):
             pass  # a client that does not finish its request, or went away
@@ -109,7 +118,7 @@ class KubeletServer:
     ) -> None:
         url = urlsplit(target)
         if url.path == "/healthz":
-            _head(writer, 200, "text/plain")
+            write_head(writer, 200, "text/plain")
             writer.write(b"ok")
             return
         if not self._is_allowed(headers, writer):
@@ -117,12 +126,25 @@ class KubeletServer:
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         query = parse_qs(url.query, keep_blank_values=True)
         if parts == ["pods"]:
-            _head(writer, 200, "application/json")
+            write_head(writer, 200, "application/json")
             writer.write(self._backend.pods())
         elif parts[0] == "containerLogs" and len(parts) == 4:
             await self._logs(parts, query, writer)
         elif parts[0] == "exec" and len(parts) == 4:
             await self._exec(parts, query, headers, reader, writer)
+        elif parts[0] == "attach" and len(parts) == 4:
+            await self._attach(parts, headers, reader, writer)
+        elif parts[0] == "portForward" and len(parts) == 3:
+            await self._forward(parts, headers, reader, writer)
+        elif self._backend.usage is not None and parts == ["stats", "summary"]:
+            brief = flag(query, "only_cpu_and_memory")
+            body = msgspec.json.encode(summary(await self._backend.usage(), only_cpu_and_memory=brief))
+            write_head(writer, 200, "application/json")
+            writer.write(body)
+        elif self._backend.usage is not None and parts == ["metrics", "resource"]:
+            text = resource_metrics(await self._backend.usage())
+            write_head(writer, 200, CONTENT_TYPE)
+            writer.write(text)
         else:
             raise HttpProblem(404, "404 page not found")
 
@@ -136,8 +158,8 @@ class KubeletServer:
 
     async def _logs(self, parts: list[str], query: Query, writer: asyncio.StreamWriter) -> None:
         options = log_options(query, self._backend.now())
-        file = self._backend.log_file(parts[1], parts[2], parts[3], _flag(query, "previous"))
-        _head(writer, 200, "text/plain", chunked=True)
+        file = self._backend.log_file(parts[1], parts[2], parts[3], flag(query, "previous"))
+        write_head(writer, 200, "text/plain", chunked=True)
         await writer.drain()
         async for chunk in read_log(file.path, options, running=file.running, changed=_ticks):
             writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
@@ -152,45 +174,33 @@ class KubeletServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        if headers.get("upgrade", "").lower() != "websocket" or "sec-websocket-key" not in headers:
-            raise HttpProblem(400, "exec needs a WebSocket")
-        offered = [p.strip() for p in headers.get("sec-websocket-protocol", "").split(",")]
-        if execute.PROTOCOL not in offered:
-            raise HttpProblem(400, f"exec needs the subprotocol {execute.PROTOCOL}")
-        tty = _flag(query, "tty")
+        require_websocket(headers, "exec", execute.PROTOCOL)
+        tty = flag(query, "tty")
         command = self._backend.exec_command(parts[1], parts[2], parts[3], tuple(query.get("command", [])), tty)
-        writer.write(
-            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            + f"Sec-WebSocket-Accept: {accept_key(headers['sec-websocket-key'])}\r\n".encode()
-            + f"Sec-WebSocket-Protocol: {execute.PROTOCOL}\r\n\r\n".encode()
-        )
-        await execute.serve_exec(
-            WebSocket(reader, writer), command, stdin=_flag(query, "stdin"), stderr=_flag(query, "stderr"), tty=tty
-        )
+        socket = to_websocket(reader, writer, headers, execute.PROTOCOL)
+        stdin, stderr = flag(query, "stdin"), flag(query, "stderr")
+        await execute.serve_exec(socket, command, stdin=stdin, stderr=stderr, tty=tty)
 
+    async def _attach(
+        self, parts: list[str], headers: dict[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        require_websocket(headers, "attach", execute.PROTOCOL)
+        file = self._backend.log_file(parts[1], parts[2], parts[3], False)
+        pieces = read_log(file.path, Options(follow=True), running=file.running, changed=_ticks)
+        await serve_attach(to_websocket(reader, writer, headers, execute.PROTOCOL), pieces)
 
-async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
-    first, *lines = head.decode("latin-1").split("\r\n")
-    words = first.split(" ")
-    if len(words) != 3:
-        raise HttpProblem(400, "no HTTP request")
-    headers = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers[name.strip().lower()] = value.strip()
-    return words[0], words[1], headers
-
-
-def _head(writer: asyncio.StreamWriter, status: int, kind: str, *, chunked: bool = False) -> None:
-    reason = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}.get(status, "Error")
-    length = "Transfer-Encoding: chunked\r\n" if chunked else ""
-    writer.write(f"HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\n{length}Connection: close\r\n\r\n".encode())
-
-
-def _flag(query: Query, name: str) -> bool:
-    return query.get(name, ["false"])[-1].lower() in ("true", "1", "")
+    async def _forward(
+        self, parts: list[str], headers: dict[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        spdy = headers.get("upgrade", "").lower() == "spdy/3.1"
+        if not spdy:
+            require_websocket(headers, "port-forward", portforward.PROTOCOL)
+        host = self._backend.forward_host(parts[1], parts[2])
+        if spdy:
+            accept_upgrade(writer, {"Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": portforward.SPDY_PROTOCOL})
+            await portforward.serve_session(Session(reader, writer), host)
+        else:
+            await portforward.serve_forward(to_websocket(reader, writer, headers, portforward.PROTOCOL), host)
 
 
 def log_options(query: Query, now: float) -> Options:
@@ -206,9 +216,9 @@ def log_options(query: Query, now: float) -> Options:
 
     since = number("sinceSeconds")
     return Options(
-        follow=_flag(query, "follow"),
+        follow=flag(query, "follow"),
         tail=number("tailLines"),
-        timestamps=_flag(query, "timestamps"),
+        timestamps=flag(query, "timestamps"),
         since=None if since is None else now - since,
         limit_bytes=number("limitBytes"),
     )

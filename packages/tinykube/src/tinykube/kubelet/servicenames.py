@@ -1,7 +1,8 @@
-"""Lets pods find Services: by variables, as every kubelet sets them, and by name in /etc/hosts, instead of by DNS.
+"""Lets pods find Services: by variables, as every kubelet sets them, and by name.
 
-Variables are those of the Services that are there when a container starts. /etc/hosts follows later changes; a pod
-without a root of its own has none. Headless Services have names alone (`headless`).
+Variables are those of the Services that are there when a container starts. Names are found by DNS where the cluster has
+a Service `kube-dns`. Without one they are in /etc/hosts, which follows later changes; a pod without a root of its own
+has none. Headless Services have names alone (`headless`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kubekit.api.meta import ObjectMeta, Resource, Struct
 from kubekit.kube import Client, Informer
 from tinykube.kubelet.headless import HEADLESS, HeadlessSlice, headless_lines, service_names
 
+DNS_SERVICE: Final = "kube-system/kube-dns"
 _KUBERNETES: Final = ("default", "kubernetes")  # the kubelet says where the API server is
 
 
@@ -98,6 +100,7 @@ class ServiceNames:
         self._slices.add_handler(lambda old, new: self._write_all())
         self._started = False
         self._files: dict[str, tuple[Path, str, str]] = {}
+        self._written: dict[str, str] = {}
 
     async def env(self, namespace: str) -> Mapping[str, str]:
         """Return the variables for a container that starts now."""
@@ -109,13 +112,21 @@ class ServiceNames:
         await self._informer.synced()
         return service_env(self._informer.items(), namespace)
 
+    @property
+    def dns_address(self) -> str:
+        """Return the address of the cluster's DNS server; empty without one."""
+        found = self._informer.get(DNS_SERVICE)
+        return found.spec.cluster_ip if found is not None and found.spec.cluster_ip != "None" else ""
+
     def keep(self, pod_uid: str, path: Path, namespace: str, own: str) -> None:
         """Write a pod's hosts file, which begins with its `own` lines, now and whenever Services change."""
         self._files[pod_uid] = (path, namespace, own)
+        self._written.pop(pod_uid, None)
         self._write(pod_uid)
 
     def forget(self, pod_uid: str) -> None:
         self._files.pop(pod_uid, None)
+        self._written.pop(pod_uid, None)
 
     async def stop(self) -> None:
         await self._informer.stop()
@@ -127,6 +138,10 @@ class ServiceNames:
 
     def _write(self, pod_uid: str) -> None:
         path, namespace, own = self._files[pod_uid]
-        # NB: in place, since containers have this very file mounted.
-        headless = headless_lines(self._slices.items(), namespace)
-        path.write_text(own + host_lines(self._informer.items(), namespace) + headless)
+        text = own
+        if not self.dns_address:
+            headless = headless_lines(self._slices.items(), namespace)
+            text += host_lines(self._informer.items(), namespace) + headless
+        if self._written.get(pod_uid) != text:
+            path.write_text(text)  # NB: in place, since containers have this very file mounted
+            self._written[pod_uid] = text

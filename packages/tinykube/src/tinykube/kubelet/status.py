@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
+from kubekit.api.core import Resources
 from tinykube.images import image_id
 from tinykube.kubelet.lifecycle import NEVER_SEEN, Ended, ObservedContainer, Phase, PodPlan, delay_text
 from tinykube.kubelet.pod import KubeletPod, SpecContainer
+from tinykube.kubelet.resizes import ResizeCondition, shown_resources
+from tinykube.kubelet.resources import resources_object
 
 
 def stamp(seconds: float) -> str:
@@ -28,11 +33,15 @@ def pod_status(
     runtime: str,
     failure: tuple[str, str] | None = None,
     resources: Mapping[str, Sequence[Mapping[str, Any]]] = {},
+    actual: Mapping[str, Resources] = {},
+    resize: Mapping[str, ResizeCondition | None] = {},
 ) -> dict[str, Any]:
     """`status` as a patch holds it: all the kubelet's own fields. `failure` is (reason, message) of a rejected pod.
 
     Args:
         resources: by container, the health of the devices that its claims have.
+        actual: by container that runs, the CPU and memory that it has.
+        resize: the conditions of a resize in place by their types; None for one to take out.
     """
     phase = _phase(pod, seen, plan)
     waits_as = "ContainerCreating" if plan.initialized or not pod.spec.init_containers else "PodInitializing"
@@ -43,15 +52,17 @@ def pod_status(
     added = [_container_status(pod, c, seen, plan, runtime, "ContainerCreating") for c in pod.spec.ephemeral_containers]
     for one in added:
         one["ready"] = False  # nothing waits for them
-    for one in main:
-        if one["name"] in resources:
-            one["allocatedResourcesStatus"] = resources[one["name"]]
+    for one, container in zip((*main, *init), (*pod.spec.containers, *pod.spec.init_containers), strict=True):
+        if container.name in resources and one in main:
+            one["allocatedResourcesStatus"] = resources[container.name]
+        if seen.get(container.name, NEVER_SEEN).id:
+            one |= _resources(container, actual.get(container.name))
     if failure is not None and phase is Phase.FAILED and not any(s.ended or s.running for s in seen.values()):
         main, init = [], []  # a pod that was refused never had containers
     status: dict[str, Any] = {
         "observedGeneration": pod.metadata.generation,
         "phase": phase.value,
-        "conditions": _conditions(pod, seen, plan, phase, now),
+        "conditions": [*_conditions(pod, seen, plan, phase, now), *_resize_conditions(resize, phase)],
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "startTime": pod.status.start_time or stamp(started_at),
@@ -67,6 +78,29 @@ def pod_status(
     if failure is not None:
         status |= {"reason": failure[0], "message": failure[1]}
     return status
+
+
+def _resources(container: SpecContainer, actual: Resources | None) -> dict[str, Any]:
+    """Return the resources that a started container has, and those that are allocated for it."""
+    requests, limits = shown_resources(container.resources, actual)
+    shown = msgspec.structs.replace(container.resources, requests=requests, limits=limits)
+    found: dict[str, Any] = {"resources": resources_object(shown)}
+    if container.resources.requests:
+        found["allocatedResources"] = dict(container.resources.requests)
+    return found
+
+
+def _resize_conditions(resize: Mapping[str, ResizeCondition | None], phase: Phase) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for kind, one in resize.items():
+        if one is None or phase in (Phase.SUCCEEDED, Phase.FAILED):
+            rows.append({"$patch": "delete", "type": kind})
+            continue
+        since = stamp(one.since)
+        row: dict[str, Any] = {"type": kind, "status": "True", "lastProbeTime": since, "lastTransitionTime": since}
+        row |= {"reason": one.reason or None, "message": one.message or None, "observedGeneration": one.generation}
+        rows.append(row)
+    return rows
 
 
 def _phase(pod: KubeletPod, seen: Mapping[str, ObservedContainer], plan: PodPlan) -> Phase:

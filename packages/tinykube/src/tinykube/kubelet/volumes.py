@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Files of ConfigMaps, Secrets and tokens are replaced atomically, so a reader sees the old or the new one whole.
+- Files of API objects are decided here as a whole and written together (`atomicfiles`).
 - A hostPath is a path of the node's root and cannot leave it, also not through a symbolic link of the root.
 """
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from kubekit.errors import Retryable
+from tinykube.kubelet.atomicfiles import VolumeFile
 from tinykube.kubelet.containers import BindMount
 from tinykube.kubelet.env import ConfigInvalid, Sources, expand, field_value, resource_value, unknown_names
 from tinykube.kubelet.pod import (
@@ -35,9 +37,11 @@ class VolumeUnready(Retryable):
     """A volume cannot be mounted yet; the pod waits in ContainerCreating with FailedMount."""
 
 
-class VolumeFile(msgspec.Struct, frozen=True):
-    data: bytes
-    mode: int
+class TokenFile(msgspec.Struct, frozen=True):
+    """The file of a service account's token: its mode, None for that of its volume, and its owner."""
+
+    mode: int | None = None
+    user: int | None = None
 
 
 def inside_root(root: Path, path: str) -> Path:
@@ -99,25 +103,10 @@ def host_path(root: Path, volume: HostPath, name: str) -> Path:
     return path
 
 
-def write_files(directory: Path, files: Mapping[str, VolumeFile]) -> None:
-    """Makes `directory` hold exactly `files` (relative path -> content)."""
-    directory.mkdir(parents=True, exist_ok=True)
-    wanted = {directory / name for name in files}
-    for path in sorted(directory.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink():
-            if not any(directory / name == path or path in (directory / name).parents for name in files):
-                path.rmdir()
-        elif path not in wanted:
-            path.unlink()
-    for name, file in files.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and path.read_bytes() == file.data:
-            continue
-        new = path.with_name(f".{path.name}.new")
-        new.write_bytes(file.data)
-        new.chmod(file.mode)
-        new.rename(path)
+_MISSING_KEY: Final = {
+    "configmap": "configmap references non-existent config key: ",
+    "secret": "references non-existent secret key: ",
+}
 
 
 def keyed_files(
@@ -127,7 +116,7 @@ def keyed_files(
     if data is None:
         if optional:
             return {}
-        raise VolumeUnready(f'MountVolume.SetUp failed: {kind} "{name}" not found')
+        raise VolumeUnready(f'{kind} "{name}" not found')
     if not items:
         return {key: VolumeFile(value, mode) for key, value in data.items()}
     files = {}
@@ -135,11 +124,11 @@ def keyed_files(
         if item.key in data:
             files[item.path] = VolumeFile(data[item.key], mode if item.mode is None else item.mode)
         elif not optional:
-            raise VolumeUnready(f"MountVolume.SetUp failed: references non-existent {kind} key: {item.key}")
+            raise VolumeUnready(f"{_MISSING_KEY[kind]}{item.key}")
     return files
 
 
-def downward_files(pod: KubeletPod, volume: DownwardVolume, sources: Sources) -> dict[str, VolumeFile]:
+def downward_files(pod: KubeletPod, volume: DownwardVolume, mode: int, sources: Sources) -> dict[str, VolumeFile]:
     files = {}
     for item in volume.items:
         if item.field_ref is not None:
@@ -148,53 +137,70 @@ def downward_files(pod: KubeletPod, volume: DownwardVolume, sources: Sources) ->
             text = resource_value(pod, None, item.resource_field_ref, sources)
         else:
             continue
-        files[item.path] = VolumeFile(text.encode(), volume.default_mode if item.mode is None else item.mode)
+        files[item.path] = VolumeFile(text.encode(), mode if item.mode is None else item.mode)
     return files
 
 
-def text_bytes(data: Mapping[str, str] | None) -> dict[str, bytes] | None:
-    return None if data is None else {key: value.encode() for key, value in data.items()}
-
-
 def volume_files(
-    pod: KubeletPod, volume: KubeletVolume, sources: Sources, tokens: Mapping[TokenSource, str]
+    pod: KubeletPod,
+    volume: KubeletVolume,
+    sources: Sources,
+    tokens: Mapping[TokenSource, str],
+    token_file: TokenFile,
 ) -> dict[str, VolumeFile] | None:
     """The files of a volume that is made of API objects; None for the other kinds. Raises VolumeUnready."""
+    try:
+        return _volume_files(pod, volume, sources, tokens, token_file)
+    except VolumeUnready as error:
+        raise VolumeUnready(f'MountVolume.SetUp failed for volume "{volume.name}" : {error.what}') from error
+
+
+def _volume_files(
+    pod: KubeletPod,
+    volume: KubeletVolume,
+    sources: Sources,
+    tokens: Mapping[TokenSource, str],
+    token_file: TokenFile,
+) -> dict[str, VolumeFile] | None:
     if volume.config_map is not None:
         c = volume.config_map
-        return keyed_files(
-            "configmap", c.name, text_bytes(sources.config_maps.get(c.name)), c.items, c.default_mode, c.optional
-        )
+        return keyed_files("configmap", c.name, sources.config_files.get(c.name), c.items, c.default_mode, c.optional)
     if volume.secret is not None:
         s = volume.secret
         return keyed_files(
             "secret", s.secret_name, sources.secrets.get(s.secret_name), s.items, s.default_mode, s.optional
         )
     if volume.downward_api is not None:
-        return downward_files(pod, volume.downward_api, sources)
+        return downward_files(pod, volume.downward_api, volume.downward_api.default_mode, sources)
     if volume.projected is None:
         return None
     files: dict[str, VolumeFile] = {}
     for projection in volume.projected.sources:
-        files |= _projected(pod, projection, volume.projected.default_mode, sources, tokens)
+        files |= _projected(pod, projection, volume.projected.default_mode, sources, tokens, token_file)
     return files
 
 
 def _projected(
-    pod: KubeletPod, projection: Projection, mode: int, sources: Sources, tokens: Mapping[TokenSource, str]
+    pod: KubeletPod,
+    projection: Projection,
+    mode: int,
+    sources: Sources,
+    tokens: Mapping[TokenSource, str],
+    token_file: TokenFile,
 ) -> dict[str, VolumeFile]:
     if projection.service_account_token is not None:
         token = projection.service_account_token
-        return {token.path: VolumeFile(tokens[token].encode(), mode)}
+        kept = mode if token_file.mode is None else token_file.mode
+        return {token.path: VolumeFile(tokens[token].encode(), kept, token_file.user)}
     if projection.config_map is not None:
         c = projection.config_map
-        return keyed_files("configmap", c.name, text_bytes(sources.config_maps.get(c.name)), c.items, mode, c.optional)
+        return keyed_files("configmap", c.name, sources.config_files.get(c.name), c.items, mode, c.optional)
     if projection.secret is not None:
         s = projection.secret
         return keyed_files("secret", s.name, sources.secrets.get(s.name), s.items, mode, s.optional)
     if projection.downward_api is not None:
-        return downward_files(pod, projection.downward_api, sources)
-    return {}
+        return downward_files(pod, projection.downward_api, mode, sources)
+    raise VolumeUnready("a projected source is of a kind that simulated nodes do not have")
 
 
 def needed_objects(pod: KubeletPod) -> tuple[set[str], set[str], set[TokenSource]]:
@@ -227,20 +233,24 @@ def needed_objects(pod: KubeletPod) -> tuple[set[str], set[str], set[TokenSource
 
 
 def container_mounts(
-    container: SpecContainer, volumes: Iterable[KubeletVolume], places: Mapping[str, Path], env: Mapping[str, str]
+    container: SpecContainer,
+    volumes: Iterable[KubeletVolume],
+    places: Mapping[str, Path],
+    env: Mapping[str, str],
+    *,
+    by_path: bool = False,
 ) -> list[BindMount]:
     """The mounts of a container; `places` says where each volume lies. Volumes made of API objects are read-only.
 
+    `by_path`: nothing is mounted, the container gets the paths.
+
     Raises VolumeUnready for an unknown volume, ConfigInvalid for a path that leads out of its volume.
     """
-    fixed = {
+    of_api = {v.name for v in volumes if v.config_map or v.secret or v.projected or v.downward_api}
+    fixed = of_api | {
         v.name
         for v in volumes
-        if v.config_map
-        or v.secret
-        or v.projected
-        or v.downward_api
-        or (v.persistent_volume_claim is not None and v.persistent_volume_claim.read_only)
+        if v.image or (v.persistent_volume_claim is not None and v.persistent_volume_claim.read_only)
     }
     mounts = []
     for mount in container.volume_mounts:
@@ -252,7 +262,8 @@ def container_mounts(
             inside = inside_root(place, sub)
             if not inside.exists():
                 inside.mkdir(parents=True, exist_ok=True)
-            place = inside
+            # Without mounts a container finds the file by its path, and the folder of a state does not stay.
+            place = place / sub if by_path and mount.name in of_api else inside
         mounts.append(BindMount(str(place), mount.mount_path, mount.read_only or mount.name in fixed))
     return mounts
 

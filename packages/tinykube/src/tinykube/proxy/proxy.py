@@ -1,28 +1,44 @@
-"""The proxy's shell: follows Services and Endpoints, listens, and carries bytes.
+"""The proxy's shell: follows Services, EndpointSlices and pods with host ports, and listens.
 
 All pods of an embedded cluster share the machine's loopback network, so a Service's address is one of that network too,
 and needs no rules in the kernel. Invariants:
 
 - The proxy listens only while a pod is ready. A pod that listens on all addresses of a port could not start otherwise.
-- A port that cannot be served gets an event on the Service, once for each reason.
-- A stream goes to one pod as a whole, and a connection that breaks on one side breaks on the other.
+- A port that cannot be served gets an event on the Service or pod, once for each reason.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
-import socket
-import struct
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tinykube.controllers.following import follow
 from tinykube.controllers.recorder import Recorder
+from tinykube.controllers.slicesofservices import SlicesOfServices
 from tinykube.controllers.worker import KeyWorker
+from tinykube.proxy.affinity import PodChooser
+from tinykube.proxy.clients import FindNode, on_no_node
+from tinykube.proxy.datagrams import DatagramListener
+from tinykube.proxy.healthchecks import HealthListener
 from tinykube.proxy.listening import ALL_ADDRESSES, listening
-from tinykube.proxy.routes import ListenAddress, Object, ServiceRoute, not_carried, routes, why_not_served
+from tinykube.proxy.routes import (
+    ListenAddress,
+    LocalHealth,
+    Object,
+    ServiceRoute,
+    health_checks,
+    host_port_routes,
+    host_ports,
+    node_address,
+    not_carried,
+    routes,
+    why_not_served,
+)
+from tinykube.proxy.streams import StreamListener
 
 if TYPE_CHECKING:
     from tinykube.apiserver.registry import Registry
@@ -31,27 +47,37 @@ _log = logging.getLogger("tinykube.proxy")
 COMPONENT: Final = "service-proxy"
 NOT_SERVED: Final = "PortNotServed"
 _AGAIN_SECONDS: Final = 5.0
-_CONNECT_SECONDS: Final = 5.0
-_PIECE: Final = 64 << 10
-_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: the other side sees no regular end, but a reset
-_OWN: Final = "default/kubernetes"  # the API server has an address of its own
+_OWN: Final = "Service/default/kubernetes"  # the API server has an address of its own
+_SERVICE: Final = "Service"
+_POD: Final = "Pod"
+
+
+Listener = StreamListener | DatagramListener | HealthListener
 
 
 class ServiceProxy:
-    """Serves the Services of a registry until cancelled."""
+    """Serves the Services and host ports of a registry until cancelled. Keys are `KIND/namespace/name`.
 
-    def __init__(self, registry: Registry) -> None:
+    Args:
+        find_node: finds the nodes of clients, for Services whose traffic stays on a node.
+    """
+
+    def __init__(self, registry: Registry, find_node: FindNode = on_no_node) -> None:
+        self._find_node = find_node
         self._registry = registry
-        self._services = registry.resource("services")
-        self._endpoints = registry.resource("endpoints")
+        self._resources = {_SERVICE: registry.resource("services"), _POD: registry.resource("pods")}
         self._recorder = Recorder(registry, COMPONENT)
-        self._open: dict[str, dict[ListenAddress, _Listener]] = {}
+        self._open: dict[str, dict[ListenAddress, Listener]] = {}
+        self._choosers: dict[tuple[str, ListenAddress], PodChooser] = {}
+        self._nodes: dict[str, str] = {}  # name -> address
         self._told: set[tuple[str, str]] = set()
         self._worker: KeyWorker[str] = KeyWorker("service proxy", self._look)
 
     async def run(self) -> None:
-        for resource in (self._services, self._endpoints):
-            follow(self._registry, resource, self._changed)
+        self._slices = SlicesOfServices(self._registry, lambda key: self._worker.add("/".join((_SERVICE, *key))))
+        follow(self._registry, self._registry.resource("nodes"), self._on_node)
+        follow(self._registry, self._resources[_SERVICE], self._on_service)
+        follow(self._registry, self._resources[_POD], self._on_pod)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._worker.run(), name="service proxy")
@@ -61,126 +87,100 @@ class ServiceProxy:
                 for listener in listeners.values():
                     listener.close()
 
-    def _changed(self, event: str, obj: Object, old: Object | None) -> None:
-        self._worker.add(f"{obj['metadata']['namespace']}/{obj['metadata']['name']}")
+    def _on_service(self, event: str, obj: Object, old: Object | None) -> None:
+        self._worker.add(_key(_SERVICE, obj))
+
+    def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
+        if host_ports(obj):
+            self._worker.add(_key(_POD, obj))
+
+    def _on_node(self, event: str, obj: Object, old: Object | None) -> None:
+        name, address = obj["metadata"]["name"], "" if event == "DELETED" else node_address(obj)
+        if self._nodes.get(name, "") == address:
+            return
+        self._nodes.pop(name, None)
+        if address:
+            self._nodes[name] = address
+        for service in self._registry.list(self._resources[_SERVICE]):
+            spec = service["spec"]
+            if spec.get("externalIPs") or any(port.get("nodePort") for port in spec.get("ports") or ()):
+                self._worker.add(_key(_SERVICE, service))
+
+    def _wanted(self, kind: str, obj: Object | None) -> Mapping[ListenAddress, ServiceRoute | LocalHealth]:
+        if obj is None:
+            return {}
+        if kind == _POD:
+            return host_port_routes(obj)
+        slices = list(self._slices.get((obj["metadata"]["namespace"], obj["metadata"]["name"])))
+        return {**health_checks(obj, slices, self._nodes), **routes(obj, slices, self._nodes)}
+
+    def _listener(self, key: str, place: ListenAddress, route: ServiceRoute | LocalHealth) -> Listener:
+        if isinstance(route, LocalHealth):
+            return HealthListener(route)
+        protocol = StreamListener if place.protocol == "TCP" else DatagramListener
+        chooser = self._choosers.setdefault((key, place), PodChooser(time.monotonic))
+        return protocol(route, chooser, self._find_node)
 
     async def _look(self, key: str) -> float | None:
-        """Make the listeners of a Service those that it should have; seconds until the next try where one failed."""
-        namespace, name = key.split("/", 1)
-        service = self._registry.get(self._services, namespace, name)
-        wanted = routes(service, self._registry.get(self._endpoints, namespace, name)) if service is not None else {}
+        """Make the listeners those that there should be; seconds until the next try where one failed."""
+        kind, namespace, name = key.split("/", 2)
+        obj = self._registry.get(self._resources[kind], namespace, name)
+        wanted = self._wanted(kind, obj)
         listeners = self._open.setdefault(key, {})
-        for place in listeners.keys() - wanted.keys():
-            listeners.pop(place).close()
+        for place in list(listeners):
+            if (
+                isinstance(listeners[place], HealthListener) != isinstance(wanted.get(place), LocalHealth)
+                or place not in wanted
+            ):
+                listeners.pop(place).close()
         again = None
         for place, route in wanted.items():
             if place in listeners:
                 listeners[place].route = route
                 continue
-            listener = _Listener(route)
+            listener = self._listener(key, place, route)
             try:
                 await listener.open(place)
             except OSError as error:
                 again = _AGAIN_SECONDS
                 if not _is_reached_anyway(error, place, route):
-                    self._tell(key, service, why_not_served(error, place))
+                    self._tell(key, obj, why_not_served(error, place))
             else:
                 listeners[place] = listener
         if not listeners:
             del self._open[key]
-        if service is None:
+        if obj is None:
             self._told = {told for told in self._told if told[0] != key}
+            self._choosers = {at: chooser for at, chooser in self._choosers.items() if at[0] != key}
             return None
-        for text in not_carried(service):
-            self._tell(key, service, text)
+        ports = (obj["spec"].get("ports") or (), "port") if kind == _SERVICE else (host_ports(obj), "hostPort")
+        for text in not_carried(*ports):
+            self._tell(key, obj, text)
         return again
 
-    def _tell(self, key: str, service: Any, text: str) -> None:
+    def _tell(self, key: str, obj: Any, text: str) -> None:
         if key == _OWN or (key, text) in self._told:
             return
         self._told.add((key, text))
-        _log.info("port not served service=%s: %s", key, text)
-        self._recorder.record(service, "Service", NOT_SERVED, text, "Warning")
+        _log.info("port not served of=%s: %s", key, text)
+        self._recorder.record(obj, key.partition("/")[0], NOT_SERVED, text, "Warning")
 
 
-def _is_reached_anyway(error: OSError, place: ListenAddress, route: ServiceRoute) -> bool:
+def _key(kind: str, obj: Object) -> str:
+    return f"{kind}/{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+def _is_reached_anyway(error: OSError, place: ListenAddress, route: ServiceRoute | LocalHealth) -> bool:
     """Return whether what listens at the address already is what the connection would be carried to.
 
     A program that listens on all addresses of the pod's port is the one that answers at the pod's own address. One that
-    listens on the Service's address alone is another program.
+    listens on the Service's address alone is another program. Where traffic stays on a node,
+    such a program takes connections of other nodes too.
     """
-    if error.errno != errno.EADDRINUSE:
+    if isinstance(route, LocalHealth) or route.by_node is not None or error.errno != errno.EADDRINUSE:
         return False
     pods = {pod.host for pod in route.pods if pod.port == place.port}
-    found = listening(place.port)
+    found = listening(place.port, place.protocol)
     if place.host in found:
         return place.host in pods
     return bool(pods and found & ALL_ADDRESSES)
-
-
-class _Listener:
-    """One listening socket; `route` may change while it is open."""
-
-    def __init__(self, route: ServiceRoute) -> None:
-        self.route = route
-        self._server: asyncio.Server | None = None
-        self._turn = 0
-
-    async def open(self, place: ListenAddress) -> None:
-        """Listen. Raises OSError."""
-        self._server = await asyncio.start_server(self._accept, place.host, place.port)
-
-    def close(self) -> None:
-        """Take no more connections; those that are open go on."""
-        if self._server is not None:
-            self._server.close()
-
-    def _pods(self, client: str) -> list[ListenAddress]:
-        """Return the pods in the order to try: in turn, or always the same for a client."""
-        pods = self.route.pods
-        start = hash(client) if self.route.sticky else self._turn
-        self._turn += 1
-        return [pods[(start + offset) % len(pods)] for offset in range(len(pods))]
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("peername")
-        try:
-            for pod in self._pods(peer[0] if peer else ""):
-                if (to_pod := await _connected(pod)) is not None:
-                    await _carry((reader, writer), to_pod)
-                    return
-        finally:
-            writer.close()
-
-
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-async def _connected(pod: ListenAddress) -> Stream | None:
-    """Return a connection to a pod; None where it does not answer. Only then may the next pod get the stream."""
-    with contextlib.suppress(OSError):
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            return await asyncio.open_connection(pod.host, pod.port)
-    return None
-
-
-async def _carry(client: Stream, pod: Stream) -> None:
-    """Carry bytes both ways until both sides have ended."""
-    try:
-        await asyncio.gather(_one_way(client[0], pod[1]), _one_way(pod[0], client[1]))
-    finally:
-        pod[1].close()
-
-
-async def _one_way(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Carry bytes until the source has ended. A connection that breaks breaks the other one too."""
-    try:
-        while piece := await source.read(_PIECE):
-            sink.write(piece)
-            await sink.drain()
-        if sink.can_write_eof():
-            sink.write_eof()
-    except OSError:
-        with contextlib.suppress(OSError):  # it may be closed already
-            sink.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        sink.transport.abort()

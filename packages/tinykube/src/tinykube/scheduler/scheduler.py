@@ -117,7 +117,7 @@ class Scheduler:
             try:
                 await self._try(entry)
             except Exception:
-                # What could not be written about one pod must not end the scheduling of all.
+                # A failed write about one pod must not end the scheduling of all.
                 _log.exception("%s", entry.pod.key)
             turn += 1
             if turn % _PODS_PER_TURN == 0:

@@ -3,7 +3,7 @@
 1. `reserve` chooses the volumes on the node, and counts them as taken.
 2. `write` stores the choice: the claim in a volume that is there, or the node in a claim whose volume a driver makes.
 3. `wait` returns once the volume controller has bound the claims.
-4. `release` ends what was counted and was not written. What was written stays, and is chosen again for the pod.
+4. `release` frees volumes that were counted and not written. Written ones stay, and are chosen again for the pod.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The comparison of a node with what its claim was bought for: enough of each resource that the claim asks for. Pure.
 
-Source: the check of Karpenter 1.14, which compares capacities each 10 min and bears a tenth less. What was predicted
-counts here too, since the status of a claim takes over the figures of its node once that is initialised.
+Source: the check of Karpenter 1.14, which compares capacities each 10 min and bears a tenth less. Predicted amounts
+count here too, since the status of a claim takes over the figures of its node once that is initialised.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The controller of claims on their way: launched, registered, initialised, or given up in time.
 
-One key for each claim. `launch` and `joining` decide, `writer` writes. What ends a claim is `termination`.
+One key for each claim. `launch` and `joining` decide, `writer` writes. `termination` ends a claim.
 """
 
 from __future__ import annotations

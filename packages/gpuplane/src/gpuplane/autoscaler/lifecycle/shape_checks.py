@@ -1,6 +1,6 @@
 """Events about nodes that are not what their claims were bought for, and the condition ConsistentStateFound.
 
-What a node offers is compared once, when it is initialised, and its capacity every 10 min.
+The offer of a node is compared once, when it is initialised, and its capacity every 10 min.
 """
 
 from __future__ import annotations

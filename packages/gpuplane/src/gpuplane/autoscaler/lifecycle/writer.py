@@ -64,7 +64,7 @@ class LifecycleWriter:
         await self._client.patch(Node, node.metadata.name, {**patch, "metadata": meta}, manager=MANAGER)
 
     async def delete(self, claim: NodeClaim, reason: str) -> None:
-        """Delete a claim; its end begins. One that is gone, or another one of its name, is left alone."""
+        """Delete a claim; its end begins. Another claim of the same name is left alone."""
         try:
             await self._client.delete(NodeClaim, claim.metadata.name, uid=claim.metadata.uid)
         except (NotFound, Conflict) as error:

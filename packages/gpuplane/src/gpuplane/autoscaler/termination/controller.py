@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from gpuplane.api import nodeclaim
@@ -20,10 +21,11 @@ from gpuplane.autoscaler.life_figures import LifeFigures
 from gpuplane.autoscaler.providers.provider import CloudInstance, CloudProvider
 from gpuplane.autoscaler.termination.claim_conditions import condition_of_claim, holds, set_conditions
 from gpuplane.autoscaler.termination.claim_links import BY_NODE, claims_of_node, index_objects, node_of_claim
-from gpuplane.autoscaler.termination.decide import POLL_SECONDS, decide_end, drained_pods
+from gpuplane.autoscaler.termination.decide import POLL_SECONDS
 from gpuplane.autoscaler.termination.facts import DrainPod, EndStep, InstanceState
-from gpuplane.autoscaler.termination.observe import drain_pod, ending_node, instance_state
+from gpuplane.autoscaler.termination.observe import instance_state
 from gpuplane.autoscaler.termination.orphans import OrphanedNodes
+from gpuplane.autoscaler.termination.stepping import next_step, wait_after
 from gpuplane.autoscaler.termination.writer import EndWriter
 from kubekit.api.core import Node, ObjectReference, Pod
 from kubekit.kube import Client, Clock, Controller, EventRecorder, SharedInformers, Source
@@ -32,7 +34,6 @@ from kubekit.kube.tasks import first_of
 log = logging.getLogger("gpuplane.autoscaler")
 WORKERS: Final = 16
 REPEAT_SECONDS: Final = 900.0  # between two equal events
-LOOK_SECONDS: Final = 60.0  # the longest wait: times of day are read again, since the clock may have jumped
 
 
 class TerminationController:
@@ -92,27 +93,11 @@ class TerminationController:
             return None
         step = await self._decide(claim, node)
         await self._make(step, claim, node)
-        refused = [self.writer.evictions[pod.uid].after for pod in step.evict if pod.uid in self.writer.evictions]
-        times = [max(0.0, due - self._clock.now()) for due in refused]
-        return min([*times, step.again, LOOK_SECONDS] if step.again is not None else [*times, LOOK_SECONDS])
+        return wait_after(step, self.writer, self._clock)
 
     async def _decide(self, claim: NodeClaim, node: Node | None) -> EndStep:
         pods = self._pods.by_index(BY_NODE, node.metadata.name) if node is not None else []
-        attached: tuple[str, ...] | None = None
-        instance: CloudInstance | InstanceState = InstanceState.UNKNOWN
-        while True:
-            now = self._wall()
-            held = self.writer.held(now)
-            seen = ending_node(claim, node, pods, instance=instance, attached=attached, evictions=held)
-            step = decide_end(seen, now)
-            if step.ask_cloud:
-                instance = await self._instance(claim)
-            elif step.read_volumes:
-                waited = {pod.uid for pod in drained_pods(map(drain_pod, pods), now)}
-                staying = [pod for pod in pods if pod.metadata.uid not in waited and not pod.status.ended]
-                attached = await self.writer.attached(seen.node, staying)
-            else:
-                return step
+        return await next_step(claim, node, pods, self.writer, self._clock, partial(self._instance, claim))
 
     async def _instance(self, claim: NodeClaim) -> CloudInstance | InstanceState:
         if claim.status.provider_id:

@@ -10,23 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from gpuplane.api import nodeclaim
 from gpuplane.api.nodeclaim import NodeClaim, NodeClaimStatus
-from gpuplane.api.upgrade import unix_time
 from gpuplane.autoscaler.providers.provider import CloudInstance, CloudProvider
 from gpuplane.autoscaler.termination.claim_links import BY_NODE, claims_of_node, node_of_claim
-from gpuplane.autoscaler.termination.decide import decide_end, drained_pods
 from gpuplane.autoscaler.termination.facts import EndStep, InstanceState
-from gpuplane.autoscaler.termination.observe import drain_pod, ending_node, instance_state
+from gpuplane.autoscaler.termination.observe import instance_state
+from gpuplane.autoscaler.termination.stepping import LOOK_SECONDS, next_step, wait_after
 from gpuplane.autoscaler.termination.writer import EndWriter
 from kubekit.api.core import Node, Pod
 from kubekit.api.meta import Condition, ObjectMeta
 from kubekit.kube import Client, Clock, Controller, EventRecorder, SharedInformers, Source
 
 log = logging.getLogger("gpuplane.autoscaler")
-LOOK_SECONDS: Final = 60.0  # the longest wait, also for a claim that the watch has not shown yet
 WORKERS: Final = 4
 
 
@@ -69,9 +68,7 @@ class OrphanedNodes:
             return LOOK_SECONDS
         step = await self._decide(node)
         await self._make(step, node)
-        refused = [self._writer.evictions[pod.uid].after for pod in step.evict if pod.uid in self._writer.evictions]
-        times = [max(0.0, due - self._clock.now()) for due in refused]
-        return min([*times, step.again, LOOK_SECONDS] if step.again is not None else [*times, LOOK_SECONDS])
+        return wait_after(step, self._writer, self._clock)
 
     def _is_orphan(self, node: Node) -> bool:
         ending = bool(node.metadata.deletion_timestamp) and nodeclaim.FINALIZER in node.metadata.finalizers
@@ -80,21 +77,7 @@ class OrphanedNodes:
     async def _decide(self, node: Node) -> EndStep:
         pods = self._pods.by_index(BY_NODE, node.metadata.name)
         claim = _missing_claim(node, asked=node.metadata.uid in self._asked)
-        attached: tuple[str, ...] | None = None
-        instance: CloudInstance | InstanceState = InstanceState.UNKNOWN
-        while True:
-            now = unix_time(self._clock.wall()) or 0.0
-            held = self._writer.held(now)
-            seen = ending_node(claim, node, pods, instance=instance, attached=attached, evictions=held)
-            step = decide_end(seen, now)
-            if step.ask_cloud:
-                instance = await self._instance(node)
-            elif step.read_volumes:
-                waited = {pod.uid for pod in drained_pods(map(drain_pod, pods), now)}
-                staying = [pod for pod in pods if pod.metadata.uid not in waited and not pod.status.ended]
-                attached = await self._writer.attached(seen.node, staying)
-            else:
-                return step
+        return await next_step(claim, node, pods, self._writer, self._clock, partial(self._instance, node))
 
     async def _instance(self, node: Node) -> CloudInstance | InstanceState:
         # Only an instance with this cluster's tag: the provider id of a Node is the word of a kubelet.

@@ -20,7 +20,8 @@ from gpuplane import names
 from gpuplane.cli.doctor.redaction import Redactor
 from gpuplane.cli.output_files import write_output
 from gpuplane.cli.terminal import tilde
-from kubekit.api.core import Pod
+from gpuplane.sharing.dialects import ENABLE
+from kubekit.api.core import Node, Pod
 from kubekit.kube import ApiError, Client
 from kubekit.kube.codec import decode_any
 
@@ -41,14 +42,15 @@ OBJECTS: Final[Mapping[str, str]] = {
     "objects/resourcequotas.json": f"/api/v1/namespaces/{_NAMESPACE}/resourcequotas",
     "events.json": f"/api/v1/namespaces/{_NAMESPACE}/events",
 }
-# Component -> scheme and port of its metrics.
+_PLUGIN: Final = "nvidia-device-plugin-daemonset"
+# Component -> scheme and port of its metrics; the device plugin serves them on nodes with shares.
 METRICS: Final[Mapping[str, tuple[str, int]]] = {
     "gpu-operator": ("", 8080),
     names.EXTENDER_NAME: ("https:", 3456),
     names.ADMISSION_NAME: ("https:", 8443),
     "nvidia-dcgm-exporter": ("", 9400),
     "nvidia-dcgm-exporter-privileged": ("", 9400),
-    "nvidia-device-plugin-daemonset": ("", 5678),
+    _PLUGIN: ("", 5678),
 }
 
 
@@ -94,15 +96,24 @@ async def write_bundle(client: Client, place: Path, diagnosis: Mapping[str, Any]
         with _missing(found, name):
             found.add(name, _json(found.redactor.data(decode_any(await client.request("GET", path)))))
     with _missing(found, "logs"):
+        sharing = {node.metadata.name for node in await client.list(Node) if _offers_shares(node)}
         for pod in await client.list(Pod, _NAMESPACE):
-            await _add_pod(client, pod, found)
+            await _add_pod(client, pod, found, measured=_component(pod) != _PLUGIN or pod.spec.node_name in sharing)
     found.files["contents.json"] = found.contents()
     size = _write(place, found.files, now)
     left = f"; not read: {len(found.missing)}, see contents.json" if found.missing else ""
     return f"wrote {tilde(place)} {size / 1e3:,.0f} kB; secrets removed: {found.redactor.removed}{left}"
 
 
-async def _add_pod(client: Client, pod: Pod, found: BundleFiles) -> None:
+def _offers_shares(node: Node) -> bool:
+    return node.metadata.labels.get(names.SHARE_LABEL) == ENABLE or names.VCUDA_CORE in node.status.capacity
+
+
+def _component(pod: Pod) -> str:
+    return pod.metadata.labels.get("app.kubernetes.io/name", "")
+
+
+async def _add_pod(client: Client, pod: Pod, found: BundleFiles, *, measured: bool) -> None:
     name = pod.metadata.name
     path = Pod.RESOURCE.path(_NAMESPACE, name)
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -113,8 +124,8 @@ async def _add_pod(client: Client, pod: Pod, found: BundleFiles) -> None:
             with _missing(found, file):
                 log = (await client.request("GET", f"{path}/log", options)).decode(errors="replace")
                 found.add(file, found.redactor.text(log).encode(), keep_end=True)
-    component = pod.metadata.labels.get("app.kubernetes.io/name", "")
-    if component in METRICS and pod.status.phase == "Running":
+    component = _component(pod)
+    if measured and component in METRICS and pod.status.phase == "Running":
         scheme, port = METRICS[component]
         file = f"metrics/{name}.txt"
         with _missing(found, file):

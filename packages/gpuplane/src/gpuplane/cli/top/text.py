@@ -37,7 +37,7 @@ def top_lines(
     """Return the lines of the screen, none longer than the window.
 
     Args:
-        rows: those that are shown, in their order.
+        rows: the displayed ones, in their order.
         size: columns and lines of the window; a number of lines below 1 is as many as there are.
     """
     columns, lines = max(NARROWEST, size[0]), size[1]

@@ -76,7 +76,7 @@ def pressed(view: TopView, key: str, rows: Sequence[TopRow], page: int) -> tuple
     Args:
         key: a character, or the name of a key: up, down, left, right, pageup, pagedown, home, end, enter, escape,
             backspace.
-        rows: those that are shown.
+        rows: the displayed ones.
         page: how many rows the window has.
     """
     change = msgspec.structs.replace

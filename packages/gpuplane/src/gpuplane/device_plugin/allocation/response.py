@@ -51,7 +51,7 @@ def allocation(
     chosen = [_usable(one, units, health) for one in ids]
     if config.fail_requests_above_one and len(ids) > 1 and any(unit.replicas > 1 for unit in chosen):
         raise InvalidInput(
-            f"{len(ids)} replicas are asked, and failRequestsGreaterThanOne allows one: more replicas are no more GPU",
+            f"{len(ids)} replicas are requested, and failRequestsGreaterThanOne allows one: two are no larger part",
             where="Allocate",
             cure="ask for 1",
         )

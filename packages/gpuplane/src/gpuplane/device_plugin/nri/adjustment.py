@@ -22,7 +22,7 @@ def adjustment(given: Iterable[DeferredAllocation], devices: DeviceNumbers) -> p
     """The answer to the runtime.
 
     Args:
-        devices: of all device nodes that are given.
+        devices: of all device nodes that the container gets.
 
     Raises Terminal when one is not there.
     """

@@ -70,7 +70,7 @@ class NriConnection:
                 await first_of(self._up.wait(), asyncio.wait([self._task]))
         if self._up.is_set():
             return True
-        self._say(await self._ended() if self._task.done() else f"the runtime says nothing for {READY_SECONDS:g} s")
+        self._say(await self._ended() if self._task.done() else f"the runtime sends nothing for {READY_SECONDS:g} s")
         return False
 
     def _ready(self, runtime: NriRuntime) -> None:

@@ -47,7 +47,7 @@ def deferred_of(container: Mapping[str, str], pod: Mapping[str, str]) -> list[De
     """Return the deferred responses in a container's annotations, one for each resource.
 
     Args:
-        pod: its pod's annotations, which its author writes. Runtimes can be told to pass them on to containers.
+        pod: its pod's annotations, which its author writes. Runtimes can be configured to pass them on to containers.
 
     Raises Terminal for an annotation that is not ours.
     """

@@ -96,7 +96,7 @@ class DeviceInjector:
         await asyncio.to_thread(self._shares.write, given.share, holder, part)
 
     async def _pod(self, pods: PodLookup, sandbox: pb.PodSandbox) -> Pod:
-        """The pod by its UID, with the annotations that the runtime was told: what it asks stands in no sandbox."""
+        """The pod by its UID, with the annotations of its sandbox, which has no requests."""
         key, where = (sandbox.namespace, sandbox.name), f"{sandbox.namespace}/{sandbox.name}"
         try:
             pod = (await pods.find([key])).get(key)

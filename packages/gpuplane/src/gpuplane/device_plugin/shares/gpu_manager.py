@@ -25,7 +25,7 @@ MIB: Final = 1 << 20
 METRICS: Final = (
     Metric("container_gpu_utilization", MetricType.GAUGE, "Use of a GPU by a container, percent of the GPU's time."),
     Metric("container_gpu_memory_total", MetricType.GAUGE, "Memory of a GPU that a container uses, MiB."),
-    Metric("container_request_gpu_utilization", MetricType.GAUGE, "What a container asked of GPUs, 1 for a whole one."),
+    Metric("container_request_gpu_utilization", MetricType.GAUGE, "GPUs that a container requests, 1 for a whole one."),
     Metric("container_request_gpu_memory", MetricType.GAUGE, "Memory of GPUs that a container asked, MiB."),
 )
 _LAST_LABELS: Final = ("gpu", "gpu_memory", "req_of_gpu", "req_of_gpu_memory")

@@ -58,7 +58,7 @@ def packed_by_ids(
         whole.sort(key=lambda uuid: uuid not in held)
         wanted = dict.fromkeys(whole[: size // WHOLE], WHOLE)
         if sum(wanted.values()) != size:
-            raise Terminal(f"{size} of {resource} are asked, {len(whole)} GPUs are wholly free")
+            raise Terminal(f"{size} of {resource} are requested, {len(whole)} GPUs are wholly free")
         return pick(wanted, available, must)
     fitting = [gpu for gpu in order if free[gpu.uuid] >= size and set(held) <= {gpu.uuid}]
     if fitting:

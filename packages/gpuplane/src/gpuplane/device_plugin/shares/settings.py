@@ -25,7 +25,7 @@ NO_SETTINGS: Final = ShareSettings()
 
 
 def read_settings(variables: Mapping[str, str]) -> ShareSettings:
-    """Raises InvalidInput for a value that is none."""
+    """Raises InvalidInput for an invalid value."""
     saved = variables.get(names.SAVED_ENV, "").strip() or "0"
     if not (saved.isascii() and saved.isdecimal() and len(saved) < 10 and int(saved) <= MOST_SAVED_MS):
         raise InvalidInput(

@@ -1,11 +1,11 @@
-"""Steers the kubelet's choice of ids to the GPUs that a pod was given, and says whose ids they are.
+"""Steers the kubelet's choice of ids to the GPUs of a pod's assignment, and finds the pod that has ids.
 
 The scheduler's extender has written the assignment into the pod; where there is no extender, the node packs by itself,
 with the same placement. The first call for a pod decides for all of its containers and resources.
 
 Invariants:
 
-- A request whose pod was given GPUs gets ids of these, or none: the pod fails then, which the scheduler sees.
+- A request of a pod with an assignment gets ids of its GPUs, or none: the pod fails then, which the scheduler sees.
 - While API server or kubelet does not say which pod requests, the kubelet waits for its ids, for a minute at most: with
   ids of another GPU than the assigned one a container could never start. The kubelet sets no deadline.
 - Nothing is remembered that a restarted plugin could not do without: only what the kubelet never shows (init
@@ -113,8 +113,8 @@ class Steering:
         """Find the holder of these core ids, which are a part of one GPU, and the part that this container may use.
 
         Raises:
-            Retryable: that cannot be told (now).
-            Terminal: the pod was given another GPU than it holds.
+            Retryable: that is unknown (now).
+            Terminal: the pod is assigned another GPU than it holds.
         """
         try:
             shown = await self._pods.shown()
@@ -131,7 +131,7 @@ class Steering:
         Args:
             held: UUID -> percent.
 
-        Raises Terminal when its pod was given another GPU, or asks for another part.
+        Raises Terminal when its pod is assigned another GPU, or asks for another part.
         """
         [(uuid, core)] = held.items()
         where = f"{'/'.join(_key(found.pod))}:{found.container}"
@@ -246,7 +246,7 @@ class Steering:
                 left -= wanted[part.uuid]
         if sum(wanted.values()) != size:
             raise Terminal(
-                f"{size} of {resource} are asked, {sum(wanted.values())} are assigned",
+                f"{size} of {resource} are requested, {sum(wanted.values())} are assigned",
                 cure="delete the pod; it is placed again",
             )
         return wanted

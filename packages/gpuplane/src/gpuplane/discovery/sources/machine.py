@@ -8,7 +8,7 @@ from gpuplane.host import Host
 
 
 def observe(host: Host, node_name: str = "", before: Features | None = None) -> Features:
-    """The machine's features now. What cannot change while its kernel runs is taken over from `before`."""
+    """The machine's features now. Facts that cannot change while its kernel runs are copied from `before`."""
     return union(
         cpu.discover(host),
         kernel.discover(host, before),

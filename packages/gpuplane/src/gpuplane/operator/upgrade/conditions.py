@@ -26,7 +26,7 @@ def upgrading(count: Census, rules: UpgradeRules, old: Sequence[Condition], now:
 def paused_status(status: ClusterPolicyStatus, now: str) -> dict[str, Any]:
     """`status` of a policy that is paused: as it was, and the condition Paused."""
     before = next((one for one in status.conditions if one.type == PAUSED), None)
-    message = f"{names.PAUSED_ANNOTATION} is set: nothing is changed until it is gone"
+    message = f"{names.PAUSED_ANNOTATION} is set: nothing is changed until it is removed"
     others = [to_dict(one) for one in status.conditions if one.type != PAUSED]
     return {
         "state": status.state or "notReady",

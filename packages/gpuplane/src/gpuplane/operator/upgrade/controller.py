@@ -23,6 +23,7 @@ from gpuplane.operator.upgrade.budget import Census, census, in_place
 from gpuplane.operator.upgrade.decide import Now, plan
 from gpuplane.operator.upgrade.facts import UpgradeFacts, UpgradeRules, UpgradeStep, rules_for, scaled
 from gpuplane.operator.upgrade.observe import Drivers, is_driver_pod, node_facts
+from gpuplane.operator.upgrade.patience import TroubleTimes
 from gpuplane.operator.upgrade.templates import digest_of
 from gpuplane.operator.upgrade.writer import UpgradeWriter
 from kubekit.api.core import DaemonSet, Node, Pod
@@ -66,7 +67,7 @@ class UpgradeController:
         self._recorder = recorder
         self._clock = clock
         self._handlers: list[Callable[[], None]] = []
-        self._troubled: dict[str, float] = {}
+        self._troubles = TroubleTimes(clock.now)
         self._pods.add_index(BY_NODE, node_of)
         self._pods.add_index(_DRIVER, lambda pod: ("",) if is_driver_pod(pod) else ())
         whole = (self._policies, informers.of(NVIDIADriver), self._nodes, self._gpunodes, self._daemonsets, self._pods)
@@ -129,7 +130,7 @@ class UpgradeController:
         states = {node.metadata.name: upgrade_state(node) for node in nodes}
         jobs = await self._matching(rules.jobs) if UpgradeState.JOBS in states.values() else ()
         drained = await self._matching(rules.drain.pod_selector) if UpgradeState.DRAIN in states.values() else None
-        self._troubled = {name: since for name, since in self._troubled.items() if name in states}
+        self._troubles.keep(states)
         self._writer.forget({pod.metadata.uid for pod in self._pods.items()} if self._writer.remembers else set())
         found = []
         for node in nodes:
@@ -145,7 +146,7 @@ class UpgradeController:
                     pods,
                     drivers,
                     managed=managed,
-                    troubled=self._troubled_for,
+                    troubled=self._troubles.seconds,
                     jobs=jobs or (),
                     drained=drained,
                     refused=self._writer.refused,
@@ -166,13 +167,6 @@ class UpgradeController:
         if may_go:
             return set()
         return await self._writer.scratch(pod for pod in pods if draining or uses_gpus(pod))
-
-    def _troubled_for(self, name: str, trouble: str) -> float:
-        if not trouble:
-            self._troubled.pop(name, None)
-            return 0.0
-        now = self._clock.now()
-        return now - self._troubled.setdefault(name, now)
 
     async def _make(self, steps: Iterable[UpgradeStep]) -> None:
         room = asyncio.Semaphore(AT_ONCE)

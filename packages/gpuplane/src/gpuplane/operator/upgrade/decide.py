@@ -4,8 +4,8 @@ Invariants (hypothesis holds them in packages/gpuplane/tests/operator/test_upgra
 
 - No node is begun while as many are under way as `parallel` allows, or so many away that it would be one too many.
   A driver that failed on a node keeps that node's place: a bad driver stops at `parallel` nodes.
-- Every state but "required" ends: by its work, or by its time-out. What ends badly before the restart gives the node
-  back as it was; what ends badly after it goes back to the driver before, once.
+- Every state but "required" ends: by its work, or by its time-out. A failure before the restart gives the node back as
+  it was. A failure after it goes back to the previous driver, once.
 - A node that was unschedulable before stays so, and no other stays so but one without any driver that works.
 - Every step may be made twice, or be followed by the death of the operator: the next one is decided from what is there.
 """
@@ -78,7 +78,7 @@ def _resting(node: UpgradeFacts, rules: UpgradeRules, now: Now) -> UpgradeStep |
     if node.driver is None or not node.wanted or node.present:
         return None
     if node.outdated or node.requested:
-        why = "another driver is wanted" if node.outdated else "asked for by annotation"
+        why = "another driver is wanted" if node.outdated else "requested by annotation"
         return _move(node, S.REQUIRED, now, record=UpgradeRecord(), event=why)
     return _move(node, S.DONE, now) if node.state is S.UNKNOWN and node.loaded else None
 
@@ -305,7 +305,7 @@ def _wait(
     evict: tuple[PodFact, ...] = (),
     restart: DriverPod | None = None,
 ) -> UpgradeStep | None:
-    """Stay, and say why; None when that is said already and there is nothing to do."""
+    """Stay, and write the reason; None when the record has it already and there is nothing to do."""
     record = _with(node.record, reason=reason) if reason != node.record.reason else None
     again = again if again is not None and again < FOREVER else None
     step = UpgradeStep(node.name, record=record, evict=evict, restart=restart, again=again)
@@ -330,12 +330,13 @@ def _forgotten(node: UpgradeFacts) -> bool | None:
 
 
 def _wrong(node: UpgradeFacts, now: Now, why: str) -> UpgradeStep:
-    """The new driver does not work: back to the one before, if it is kept and this is not that one already."""
+    """The new driver does not work: back to the previous one, if its DaemonSet is there and this is not that one
+    already."""
     record, driver = node.record, node.driver
     if not record.failure and node.kept and record.before and record.before != record.target:
         uid = driver.uid if driver is not None else record.pod
         back = _with(record, failure=why, failed=record.target, target=record.before, pod=uid)
-        event = f"the driver does not work, the one before comes back: {why}"
+        event = f"the driver does not work, the previous one is restored: {why}"
         return _move(node, S.RESTART, now, record=back, event=event, bad=True)
     reason = f"{record.failure}; the driver before does not work either: {why}" if record.failure else why
     failed = record.failed or record.target

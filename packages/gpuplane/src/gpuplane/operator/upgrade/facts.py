@@ -44,7 +44,7 @@ def rules_for(policy: UpgradePolicy | None, nodes: int) -> UpgradeRules:
 
 
 def scaled(limit: int | str, total: int) -> int:
-    """A number, or a percentage of `total` rounded up. What cannot be read counts as 0: nothing may be unavailable."""
+    """A number, or a percentage of `total` rounded up. An invalid text counts as 0: no node may be unavailable."""
     text = str(limit).strip()
     number = text.removesuffix("%")
     if not (number.isascii() and number.isdigit()):

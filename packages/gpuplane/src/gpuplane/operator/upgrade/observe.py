@@ -78,7 +78,7 @@ def node_facts(
     drivers: Drivers,
     *,
     managed: bool,
-    troubled: Callable[[str, str], float],
+    troubled: Callable[[str, str, str], float],
     jobs: Collection[str] = (),
     drained: Collection[str] | None = None,
     refused: Mapping[str, str] = {},
@@ -89,7 +89,8 @@ def node_facts(
     Args:
         pods: all on the node.
         managed: a policy is in force and wants a driver.
-        troubled: gets the node's name and what is wrong ("" for nothing), says for how many seconds it has been so.
+        troubled: gets the node's name, the uid of its driver's pod and what is wrong ("" for nothing), says for how
+            many seconds it has been so.
         jobs, drained: names of pods that the policy's selectors mean; None for all.
         refused: why an eviction was refused, by uid.
         scratch: uids of pods that have an emptyDir.
@@ -128,7 +129,7 @@ def node_facts(
         ),
         validated=len(held) == len(VALIDATED),
         trouble=trouble,
-        troubled=troubled(name, trouble),
+        troubled=troubled(name, driver_pods[0].metadata.uid if driver_pods else "", trouble),
         jobs=tuple(sorted(pod_name for pod in pods if (pod_name := _name(pod)) in jobs)) if jobs else (),
         pods=tuple(
             pod_fact(pod, drained=drained, refused=refused.get(pod.metadata.uid, ""), scratch=scratch)

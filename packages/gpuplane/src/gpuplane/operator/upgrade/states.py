@@ -30,21 +30,21 @@ EDGES: Final[dict[UpgradeState, dict[UpgradeState, str]]] = {
     S.PODS: {
         S.RESTART: "no pod holds a GPU",
         S.DRAIN: "pods with GPUs did not go in time, and draining is switched on",
-        S.FAILED: "pods with GPUs did not go in time; the node goes back into service",
+        S.FAILED: "pods with GPUs did not end in time; the node returns to service",
     },
     S.DRAIN: {
         S.RESTART: "the node is drained",
         S.PODS: "draining was switched off",
-        S.FAILED: "pods did not go in time; the node goes back into service",
+        S.FAILED: "pods did not end in time; the node returns to service",
     },
     S.RESTART: {
         S.VALIDATION: "the driver is loaded",
-        S.RESTART: "the driver does not work, and the previous driver comes back",
+        S.RESTART: "the driver does not work, and the previous driver is restored",
         S.FAILED: "the driver does not work, and there is no previous driver to go back to",
     },
     S.VALIDATION: {
         S.UNCORDON: "every stage holds",
-        S.RESTART: "the driver or its pod is another than was validated, or the previous driver comes back",
+        S.RESTART: "the driver or its pod changed after the validation, or the previous driver is restored",
         S.FAILED: "the driver does not work, and there is no previous driver to go back to",
     },
     S.UNCORDON: {

@@ -1,6 +1,6 @@
 """Carries out the steps of upgrades: patches of nodes, evictions, deletions of driver pods.
 
-Every patch names the version that it was decided on. What was written is remembered until the watch has brought it, so
+Every patch names the version that it was decided on. A written object is remembered until the watch delivers it, so
 that nothing is decided on a picture from before: two nodes begun from the same old picture would be one too many.
 """
 

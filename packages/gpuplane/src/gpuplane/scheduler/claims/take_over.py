@@ -7,7 +7,7 @@ both. Therefore:
 1. Each write of this scheduler to a claim names the version of the claim that it was decided on.
 2. A new leader reads all claims and writes a mark to those that an earlier leader may have been writing, which changes
    their versions: claims that are protected and have no devices, since a claim is protected before it gets devices, and
-   claims that a waiting pod uses, since they may lose this user or their devices. What arrives later is refused.
+   claims that a waiting pod uses, since they may lose this user or their devices. Later writes are refused.
 3. It decides when its watch has delivered those claims, with what arrived before.
 """
 

@@ -3,7 +3,7 @@
 1. `reserve` chooses the volumes together with the node, and counts them as taken.
 2. `bind` writes the choice: the claim into a volume that is there, or the node into a claim whose volume is to be made.
    Kubernetes's volume controller and the drivers do the rest; `bind` waits for it.
-3. `release` ends what was counted and was not written. What was written stays: the pod is decided again, and the
+3. `release` frees volumes that were counted and not written. Written ones stay: the pod is decided again, and the
    volume that is reserved for its claim is chosen again.
 
 A plan that was written stays valid for a scheduler that starts in between: it reads it from the volumes and claims.

@@ -122,7 +122,9 @@ class Mover:
         if record is None or not record.evicted:
             return {}
         earlier = [text for text in record.moved_at.split(",") if text and (unix_time(text) or 0.0) > now - HOUR]
-        return {names.MOVED_ANNOTATION: ",".join((*earlier, record.evicted_at or self._now_text()))}
+        # A record may say anything, and an annotation that is too long would have the Binding refused.
+        evicted_at = record.evicted_at if unix_time(record.evicted_at) is not None else self._now_text()
+        return {names.MOVED_ANNOTATION: ",".join((*earlier, evicted_at))}
 
     def _unrecorded(self, owner: str) -> Iterator[MoveRecord]:
         """Yield the moves of the last hour that ended without a replacement, of pods of this controller."""
@@ -155,7 +157,7 @@ class Mover:
                 self._go_on(record, bound.get(record.uid))
             except Exception:
                 # A record that makes the scheduler fail must not stop it.
-                log.exception("move not gone on with pod=%s", record.uid)
+                log.exception("move not continued pod=%s", record.uid)
                 self._give_up(record)
         for pod in pods:
             self._ordered(pod)
@@ -173,7 +175,9 @@ class Mover:
         begun.bound = begun.recorded = replacement is not None
         try:
             if not begun.bound and left:
-                if not self._is_leaving(begun) and (why := self._why_not_now(move, now)):
+                # NB: no matter how many moves are recorded, no more pods are evicted than an administrator allows.
+                full = "" if self.budget.may_begin(now) else "the budget of moves is used up"
+                if not self._is_leaving(begun) and (why := full or self._why_not_now(move, now)):
                     begun.why, begun.evicts_until = why, self._clock.now() + EVICTION_SECONDS
                 self._holds.begin(begun.hold)
         except Retryable as error:
@@ -399,7 +403,7 @@ class Mover:
             why = move.why or late
             self._event(pod, "Warning", NOT_MOVED, f"Not moved to {node}: {why}")
         if move.room_for and not any(one.room_for == move.room_for for one in self._moves.values()):
-            # A pod that has its room now is bound in a moment; nothing is kept for one that is not.
+            # A pod that has its room now is bound in a moment; then its reservation ends.
             self._clock.call_later(AGAIN_SECONDS if move.done else 0.0, lambda: self._withdraw(move.room_for))
         self._model.notify(ClusterEvent.GPU_FREED, node)
         self._model.try_all_again()
@@ -444,9 +448,12 @@ class Mover:
         if new.moved_at:
             for record in self._unrecorded(owner):
                 self._records.put(msgspec.structs.replace(record, recorded=True))
+        space = new.metadata.namespace
         for move in self._moves.values():
             mine = move.hold.taken_by == uid
-            elsewhere = not move.hold.taken_by and move.evicting and owner == move.pod.owner
+            # NB: any user can write the uid of another namespace's controller into a pod.
+            same = (owner, space) == (move.pod.owner, move.pod.metadata.namespace)
+            elsewhere = not move.hold.taken_by and move.evicting and same
             if not move.bound and (mine or elsewhere):
                 move.bound, move.recorded = True, bool(new.moved_at)
                 self._wake.set()

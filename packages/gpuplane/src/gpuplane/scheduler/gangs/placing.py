@@ -82,7 +82,7 @@ class GangPlacer:
         self._rooms = GangRooms(cache, cluster, ranking)
 
     def place(self, gang: Gang, pods: Sequence[ScheduledPod], bound: Sequence[ScheduledPod] = ()) -> GangDecision:
-        """Return places for all the pods, or why there are none. Room that is kept for these pods is theirs.
+        """Return places for all the pods, or why there are none. Room that is reserved for these pods is theirs.
 
         Args:
             bound: pods of the gang that have a node already; a required topology holds for them too.
@@ -92,7 +92,7 @@ class GangPlacer:
 
     @contextlib.contextmanager
     def own_room(self, pods: Sequence[ScheduledPod]) -> Iterator[None]:
-        """Let each of the pods have the room that is kept for all of them, for as long as the context lasts."""
+        """Let each of the pods have the room that is reserved for all of them, for as long as the context lasts."""
         keys = {pod.info.key for pod in pods if pod.info is not None}
         uids = [pod.metadata.uid for pod in pods]
         with self._cache.nominations_aside(keys), self._filtering.nominations.aside(uids):

@@ -85,7 +85,7 @@ def choose_node(
 def fits_now(pod: ScheduledPod, node: str, cache: SchedulerCache, filtering: Filtering) -> bool:
     """Return whether the pod may go to the node now, by its filters, its quota and what is free of the node's GPUs.
 
-    GPUs that are kept for nominated pods count as free. Raises Retryable while quotas are unknown.
+    GPUs that are reserved for nominated pods count as free. Raises Retryable while quotas are unknown.
     """
     state = cache.nodes.get(node)
     if state is None or state.facts is None or pod.info is None or FilterCheck(pod.info, cache)(state) is not None:

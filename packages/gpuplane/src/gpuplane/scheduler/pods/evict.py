@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The nomination is kept in memory before the first victim is deleted, so that no other pod gets the room in between.
+- The nomination is in memory before the first victim is deleted, so that no other pod gets the room in between.
 - A victim is deleted only under the uid that was decided about, and only while the pod that needs its room waits and
   the shares of their queues allow it.
 - A pod makes room once at a time: until its victims are deleted, nothing else is planned for it.

@@ -129,7 +129,7 @@ class PodModel:
         keep_room(info, self.pod(info.key), node, cache=cache, filtering=filtering, fair=self.fair, request=request)
 
     def is_nominated(self, info: PodInfo) -> bool:
-        """Return whether room is kept for the pod."""
+        """Return whether room is reserved for the pod."""
         return info.key in self._nominated
 
     def with_nomination(self, pod: ScheduledPod) -> ScheduledPod:

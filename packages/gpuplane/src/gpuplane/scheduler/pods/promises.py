@@ -1,4 +1,5 @@
-"""Room that is kept for a pod while others leave a node for it, in the cache and next to the ledger. Without I/O."""
+"""Room that is reserved for a pod while others leave a node for it, in the cache and next to the ledger. Without
+I/O."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def keep_room(
     """Keep room on the node.
 
     Args:
-        pod: the pod as it waits; None for one that is not known with its GPUs.
+        pod: the pod as it waits; None if its GPUs are unknown.
         request: what to keep, such as a part of a certain GPU; None for what the pod requests.
     """
     # NB: with queues, a pod of another queue must not take the room for its higher priority, or it would be evicted
@@ -39,7 +40,7 @@ def keep_room(
 
 
 def as_promised(pod: ScheduledPod, info: PodInfo, fair: FairQueues) -> ScheduledPod:
-    """Return a pod that room is kept for as the filters have to see it.
+    """Return a pod with reserved room as the filters have to see it.
 
     With queues, it does not wait for the room of others.
     """

@@ -93,7 +93,7 @@ class PodScheduler:
         self._policies = policies
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        # What is known.
+        # Observed state.
         self.namespaces: Informer[Namespace] = Informer(client, Namespace, clock=clock)
         self.budgets: Informer[RawBudget] = Informer(client, RawBudget, clock=clock)
         self.model = model = PodModel(cluster, filtering, self.namespaces, clock, self._wake.set)
@@ -107,7 +107,7 @@ class PodScheduler:
             lambda source: self.gangs.kind_changed(source),
         )
         members = GangMembers()
-        # What writes.
+        # Writers.
         self.counts = TryCounts()
         self._reporter = Reporter(client, recorder, clock, model.pod)
         self._devices = DeviceBinder(client, model, clock, self._start)
@@ -139,7 +139,7 @@ class PodScheduler:
             start=self._start,
             not_placed=self.mover.not_placed,
         )
-        # What decides.
+        # Decisions.
         deciders = Deciders(model.cache, cluster, filtering, model.fair, members, self.groups)
         self.single = SinglePods(
             cluster,

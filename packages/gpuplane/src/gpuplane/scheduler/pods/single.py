@@ -68,7 +68,7 @@ class SinglePods:
         if now != self._refused_at:
             self._refused.clear()
             self._refused_at = now
-        # NB: room is kept for a nominated pod alone, so what holds for equal pods does not hold for it.
+        # NB: room is reserved for a nominated pod alone, so the answer for equal pods does not hold for it.
         decision = None if nominated else self._refused.get(pod.kind)
         if decision is None:
             refusal = model.fair.refuses(pod.info) if pod.info is not None else ""

@@ -4,7 +4,7 @@ While there are no queues, nothing is counted and nothing is changed.
 
 Invariants:
 
-- What a queue holds is the sum over the pods that the cache has placed, also while a dry run takes pods off.
+- The holdings of a queue are the sum over the pods that the cache has placed, also while a dry run takes pods off.
 - A pod counts with what it needed when it was placed, until it is removed.
 - No pod is placed by this scheduler that exceeds the limit of a queue above it.
 """
@@ -30,7 +30,7 @@ SYSTEM: Final = "system/"  # no name of a queue
 SYSTEM_PRIORITY: Final = 2_000_000_000
 """Pods of system-cluster-critical and system-node-critical come before all queues, and no queue holds them up."""
 PROMISED_PRIORITY: Final = SYSTEM_PRIORITY - 2
-"""Of the room that is kept for a pod while its victims end: pods of all queues leave it alone."""
+"""Of the room that is reserved for a pod while its victims end: pods of all queues leave it alone."""
 
 
 class CountedPod(msgspec.Struct, frozen=True):
@@ -200,7 +200,7 @@ class FairQueues:
     def refuses(self, *pods: PodInfo, plans: bool = False) -> str:
         """Return why pods of one queue have to wait, whatever is free; empty if they need not.
 
-        What is promised to other pods counts as held, but not for a pod that has a promise itself.
+        Room that is reserved for other pods counts as held, but not for a pod with reserved room itself.
 
         Args:
             plans: whether room for the pod is only planned, so that it has no promise yet.

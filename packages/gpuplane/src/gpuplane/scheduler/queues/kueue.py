@@ -1,7 +1,7 @@
 """Kueue's objects as queues of the tree, so that users need no second set of objects. Pure.
 
-A Cohort is a queue, a ClusterQueue a queue below its cohort, a LocalQueue a leaf below its ClusterQueue. What they say
-that the scheduler does not do is a finding with the field's name, never ignored silently. Both versions of the API are
+A Cohort is a queue, a ClusterQueue a queue below its cohort, a LocalQueue a leaf below its ClusterQueue. A field that
+the scheduler does not support is a finding with its name, never ignored silently. Both versions of the API are
 read: v1beta2, and v1beta1, which spells `cohortName` as `cohort`.
 
 Source: apis/kueue/v1beta1 and v1beta2 of kubernetes-sigs/kueue.

@@ -12,9 +12,9 @@ from kubekit.kube.exposition import Metric, MetricFamily, MetricType, series
 
 _PREFIX: Final = "gpuplane_queue_"
 _OF: Final = "by queue and resource: cpu, memory (bytes), gpus, gpuMemory (bytes)."
-HELD: Final = Metric(_PREFIX + "held", MetricType.GAUGE, f"What the pods of a queue and of those below it hold, {_OF}")
-BORROWED: Final = Metric(_PREFIX + "borrowed", MetricType.GAUGE, f"What they hold beyond the guarantee, {_OF}")
-GUARANTEED: Final = Metric(_PREFIX + "guaranteed", MetricType.GAUGE, f"What is guaranteed, {_OF}")
+HELD: Final = Metric(_PREFIX + "held", MetricType.GAUGE, f"Amounts that pods of a queue and below it hold, {_OF}")
+BORROWED: Final = Metric(_PREFIX + "borrowed", MetricType.GAUGE, f"Amounts held beyond the guarantee, {_OF}")
+GUARANTEED: Final = Metric(_PREFIX + "guaranteed", MetricType.GAUGE, f"Guaranteed amounts, {_OF}")
 SHARE: Final = Metric(
     _PREFIX + "dominant_share", MetricType.GAUGE, "Largest part of the cluster among the four resources, 0 to 1."
 )

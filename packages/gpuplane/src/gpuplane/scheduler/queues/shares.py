@@ -2,7 +2,7 @@
 
 The dominant share of a queue is its largest part of the cluster among the four resources. At each level the queue with
 the lowest share for its weight is next; before all others come queues that hold less than their guarantee. A queue
-holds its guarantee when it holds all of one resource in it. What it holds beyond that is borrowed.
+holds its guarantee when it holds all of one resource in it. Its holdings beyond that are borrowed.
 
 Source: Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types", 2011.
 

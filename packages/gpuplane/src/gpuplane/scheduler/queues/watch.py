@@ -6,7 +6,7 @@ Invariants:
   so are those of a pause of REST_FACTOR times as long as the last tree took.
 - A finding is an event on its object, once, and stands in the status for as long as it holds.
 - A status is written when it says something else than before, by the replica that leads, and at most every
-  STATUS_SECONDS. What it says of the past is read by the next leader.
+  STATUS_SECONDS. The next leader reads the past use from it.
 """
 
 from __future__ import annotations

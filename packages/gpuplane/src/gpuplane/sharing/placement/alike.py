@@ -1,6 +1,6 @@
 """Groups the nodes that are in the same state, so that a request is rated once for each state and not for each node.
 
-Most nodes of a large cluster are full, empty or as far filled as many others. What a policy says of a node depends on
+Most nodes of a large cluster are full, empty or as far filled as many others. A policy's rating of a node depends on
 its GPUs, on what is free of them, and on its free CPU and memory; not on names and UUIDs. So states are compared
 without those, and a request that selects GPUs by UUID must not use the groups.
 
@@ -21,7 +21,7 @@ from gpuplane.sharing.placement.policy import Policy
 from gpuplane.sharing.request import Request
 
 _ABSENT: Final = -1
-_STATES_FOR_A_NODE: Final = 4  # remembered; then the numbers are given again
+_STATES_FOR_A_NODE: Final = 4  # remembered; then numbering begins again
 _LEAST_STATES: Final = 1_000
 
 _Key = tuple[int, tuple[int, ...], tuple[int, ...], int, int | None, int | None, bool]
@@ -71,7 +71,7 @@ class AlikeNodes:
 
     def share_values(self, numbers: Iterable[int], request: Request, policy: Policy) -> dict[int, float] | None:
         """Return the value of each number's state for a request; None where each node has to be looked at."""
-        if not by_gpu(request, policy):
+        if not by_gpu(policy, request):
             return None
         present = [number for number in numbers if number != _ABSENT]
         nodes = ((self._states[number], self._gpus[number]) for number in present)

@@ -1,7 +1,7 @@
 """Rates a share once for each state of a GPU, so that thousands of nodes are rated without a look at each GPU.
 
 Nodes that hold pods by chance are in thousands of states, but their GPUs are in few: what is free of core and memory.
-What most policies say of a share on a node is the best of what they say of it on each GPU alone (`Policy.share`).
+For most policies, the rating of a share on a node is the best of its ratings on each GPU alone (`Policy.share`).
 
 Invariant: the values equal those of `fit.rate` for each node.
 """
@@ -9,14 +9,14 @@ Invariant: the values equal those of `fit.rate` for each node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
 from gpuplane.sharing.node import LedgerGPU, NodeState
 from gpuplane.sharing.placement.fit import fits_gpu
 from gpuplane.sharing.placement.lacking import cannot_host
-from gpuplane.sharing.placement.policy import Policy
+from gpuplane.sharing.placement.policy import GPUPolicy, Policy
 from gpuplane.sharing.placement.room import room
 from gpuplane.sharing.request import Request
 
@@ -34,10 +34,10 @@ class GPUsOfNode(msgspec.Struct, frozen=True, gc=False):
     room: int
 
 
-def by_gpu(request: Request, policy: Policy) -> bool:
-    """Return whether nodes can be rated by the states of their GPUs: for a pod that is one share, by most policies."""
+def by_gpu(policy: Policy, request: Request) -> TypeGuard[GPUPolicy]:
+    """Return whether nodes can be rated by the states of their GPUs: for a pod that is one share, by a GPUPolicy."""
     share = len(request.asks) == 1 and not request.asks[0].gpus
-    return share and policy.by_gpu and not (request.uuids or request.not_uuids)
+    return share and isinstance(policy, GPUPolicy) and not (request.uuids or request.not_uuids)
 
 
 class GPUStates:
@@ -51,7 +51,7 @@ class GPUStates:
         self._rooms: list[int] = []
 
     def full(self) -> bool:
-        """Return whether there are so many that the numbers have to be given again."""
+        """Return whether there are so many that numbering has to begin again."""
         return max(len(self._states), len(self._kinds_of)) > _MOST_STATES
 
     def of(self, node: NodeState) -> GPUsOfNode:
@@ -78,11 +78,14 @@ class GPUStates:
         return known[1]
 
     def values(
-        self, nodes: Iterable[tuple[NodeState, GPUsOfNode]], request: Request, policy: Policy
+        self, nodes: Iterable[tuple[NodeState, GPUsOfNode]], request: Request, policy: GPUPolicy
     ) -> Iterator[float]:
         """Yield the value of each node for a request that `by_gpu` admits."""
         ask = request.asks[0]
-        shares = [policy.share(state, ask) if fits_gpu(state, request) else None for state in self._states]
+        shares = [
+            policy.share(state, (left,), 0, ask) if fits_gpu(state, request) else None
+            for state, left in zip(self._states, self._rooms, strict=True)
+        ]
         rank_of = [_NOWHERE if share is None else share.rank for share in shares].__getitem__
         for state, gpus in nodes:
             # NB: of GPUs with the same rank the first counts, as in `quick`.

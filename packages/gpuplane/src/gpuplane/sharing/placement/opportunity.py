@@ -13,27 +13,26 @@ from typing import Final
 
 from gpuplane.sharing.node import LedgerGPU, NodeState
 from gpuplane.sharing.placement.mix import Mix, Shape
-from gpuplane.sharing.placement.policy import BEST, Policy, ShareOnGPU
+from gpuplane.sharing.placement.policy import BEST, GPUPolicy, ShareOnGPU
 from gpuplane.sharing.placement.prices import UNITS, RequestKind, Worth, solve
 from gpuplane.sharing.placement.room import room, room_after
 from gpuplane.sharing.placement.steps import finish
 from gpuplane.sharing.request import Ask, Request, matches
 
-_PRECISION: Final = 1000  # worths are kept as whole thousandths of a unit: what is alike must be exactly alike
+_PRECISION: Final = 1000  # worths are whole thousandths of a unit: equal worths must be exactly equal
 GPU_WORTH: Final = UNITS * _PRECISION  # of a GPU, were everything asked for
 _CROWDED: Final = 1.02  # prices are those of a cluster that is asked for a little more than it has
 _MOST_KINDS: Final = 40  # rarer ones count as the nearest that asks no model
 _EVERY_MODEL: Final = ""
 _MOST_NODES: Final = 20_000  # remembered; far more than a cluster has
-# What is expected while nothing was seen: (core in percent, how often).
+# The expected requests before any was seen: (core in percent, how often).
 _PRIOR: Final = ((100, 5.0), (50, 2.0), (30, 1.0), (25, 1.0), (20, 1.0), (10, 1.0))
 
 Table = tuple[int, ...]
 
 
-class OpportunityPolicy(Policy):
+class OpportunityPolicy(GPUPolicy):
     name = "opportunity"
-    by_gpu = True
 
     def __init__(self, worth: Worth, cpu_per_gpu: float, scale: int = 100) -> None:
         """
@@ -51,7 +50,7 @@ class OpportunityPolicy(Policy):
 
     def order(self, node: NodeState, ask: Ask, fitting: Sequence[int]) -> Iterable[int]:
         free = room(node)
-        return sorted(fitting, key=lambda at: (self._loss(node, free, at, ask), free[at], at))
+        return sorted(fitting, key=lambda at: (self.share(node, free, at, ask).rank, at))
 
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
         known = self._before.get(before.name)
@@ -61,20 +60,10 @@ class OpportunityPolicy(Policy):
             known = self._before[before.name] = before, self._node(before)
         return self._node(after) - known[1]
 
-    def quick(self, node: NodeState, ask: Ask, request: Request, fitting: Sequence[int]) -> tuple[int, float] | None:
-        free = room(node)
-        least, chosen = 0, -1
-        for at in fitting:
-            loss = self._loss(node, free, at, ask)
-            if chosen < 0 or loss < least or (loss == least and free[at] < free[chosen]):
-                least, chosen = loss, at
-        share = ShareOnGPU(0, least, free[chosen] - room_after(node, ask, chosen))
-        return chosen, self.value_of_share(node, sum(free), share, request)
-
-    def share(self, gpu: NodeState, ask: Ask) -> ShareOnGPU:
-        free = room(gpu)
-        loss = self._loss(gpu, free, 0, ask)
-        return ShareOnGPU(loss * (gpu.scale + 1) + free[0], loss, free[0] - room_after(gpu, ask, 0))
+    def share(self, node: NodeState, free: tuple[int, ...], at: int, ask: Ask) -> ShareOnGPU:
+        table, had, left = self._tables(node)[at], free[at], room_after(node, ask, at)
+        loss = table[had] - table[left] + self._rise(node, at)
+        return ShareOnGPU(loss * (node.scale + 1) + had, loss, had - left)
 
     def value_of_share(self, node: NodeState, left: int, share: ShareOnGPU, request: Request) -> float:
         value = float(-share.loss)
@@ -86,10 +75,9 @@ class OpportunityPolicy(Policy):
     def score(self, value: float) -> int:
         return round(BEST * GPU_WORTH / (GPU_WORTH + max(0.0, -value)))
 
-    def _loss(self, node: NodeState, free: tuple[int, ...], at: int, ask: Ask) -> int:
-        """Return the loss of its GPU's value by the share."""
-        table = self._tables(node)[at]
-        return table[free[at]] - table[room_after(node, ask, at)]
+    def _rise(self, node: NodeState, at: int) -> int:
+        """Return the cost of a share on the GPU besides the loss of its worth."""
+        return 0
 
     def _node(self, node: NodeState) -> float:
         free = room(node)

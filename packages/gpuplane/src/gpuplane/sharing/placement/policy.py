@@ -14,6 +14,7 @@ import msgspec
 from gpuplane.sharing.assignment import Assignment
 from gpuplane.sharing.node import NodeState
 from gpuplane.sharing.placement.nearness import nearness
+from gpuplane.sharing.placement.room import room
 from gpuplane.sharing.request import Ask, Request
 
 BEST: Final = 100  # of scores, which are 0-100; `/prioritize` scales them
@@ -33,7 +34,6 @@ class Policy(ABC):
     """One way to prefer GPUs and nodes. Pure: the same arguments, the same answer."""
 
     name: ClassVar[str]
-    by_gpu: ClassVar[bool] = False  # what it says of a share on a GPU does not depend on the node's other GPUs
     in_order: ClassVar[bool] = False  # containers are placed as they stand in the pod, not the largest first
 
     @abstractmethod
@@ -54,26 +54,42 @@ class Policy(ABC):
     def quick(self, node: NodeState, ask: Ask, request: Request, fitting: Sequence[int]) -> tuple[int, float] | None:
         """For a pod that is one share: the best of the GPUs `fitting`, which are not empty, with the value.
 
-        The same as `order` and `value` say, without making the node after it; None from policies that need no such
-        short cut.
+        The result equals that of `order` and `value`, without making the node after it; None from policies that have
+        no such short cut.
         """
         return None
-
-    def share(self, gpu: NodeState, ask: Ask) -> ShareOnGPU:
-        """For a policy that is `by_gpu`, and a pod that is one share: rate it on a node with one GPU, which it fits.
-
-        The best GPU of a node is the first one of the least rank, and `value_of_share` returns the value of the node:
-        the same as `quick`.
-        """
-        raise NotImplementedError
-
-    def value_of_share(self, node: NodeState, left: int, share: ShareOnGPU, request: Request) -> float:
-        """Return the value of a node whose best GPU for the pod is `share`; `left` is the free room of all its GPUs."""
-        raise NotImplementedError
 
     def score(self, value: float) -> int:
         """Convert the value to 0-100, for people and for kube-scheduler."""
         return max(0, min(BEST, round(value)))
+
+
+class GPUPolicy(Policy):
+    """A policy that rates a share on a GPU without a look at the node's other GPUs."""
+
+    @abstractmethod
+    def share(self, node: NodeState, free: tuple[int, ...], at: int, ask: Ask) -> ShareOnGPU:
+        """For a pod that is one share: rate it on a GPU that it fits.
+
+        Args:
+            free: the `room` of the node.
+            at: the position of the GPU in `node.gpus`.
+        """
+
+    @abstractmethod
+    def value_of_share(self, node: NodeState, left: int, share: ShareOnGPU, request: Request) -> float:
+        """Return the value of a node whose best GPU for the pod is `share`; `left` is the free room of all its GPUs."""
+
+    def quick(self, node: NodeState, ask: Ask, request: Request, fitting: Sequence[int]) -> tuple[int, float]:
+        """Return the first GPU of the least rank, and the node's value with it."""
+        free = room(node)
+        chosen = fitting[0]
+        best = self.share(node, free, chosen, ask)
+        for at in fitting[1:]:
+            share = self.share(node, free, at, ask)
+            if share.rank < best.rank:
+                chosen, best = at, share
+        return chosen, self.value_of_share(node, sum(free), best, request)
 
 
 class Lack(msgspec.Struct, frozen=True):

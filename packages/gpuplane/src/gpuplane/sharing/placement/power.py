@@ -14,10 +14,11 @@ from gpuplane.sharing.node import LedgerGPU, NodeState
 from gpuplane.sharing.placement.opportunity import GPU_WORTH, OpportunityPolicy
 from gpuplane.sharing.placement.prices import Worth
 from gpuplane.sharing.placement.watts import watts_of
-from gpuplane.sharing.request import Ask, Request
+from gpuplane.sharing.request import Request
 
-# What costs as much as a GPU that no pod can use, in the watts that a GPU of the cluster adds on average. Tuned on the
-# openb traces, seeds 100-109: with less, a full cluster holds less than `fragmentation` does; with more, less is saved.
+# The power that costs as much as a GPU that no pod can use, in the watts that a GPU of the cluster adds on average.
+# Tuned on the openb traces, seeds 100-109: with less, a full cluster holds less than `fragmentation` does; with more,
+# less is saved.
 _WATTS_OF_A_GPU: Final = 1.1
 _SINGLE: Final = 1.0  # while there is no GPU, any number does
 
@@ -36,9 +37,6 @@ class PowerPolicy(OpportunityPolicy):
     def value(self, before: NodeState, after: NodeState, request: Request) -> float:
         taken = [at for at, (had, left) in enumerate(zip(before.core, after.core, strict=True)) if left < had]
         return super().value(before, after, request) - sum(self._rise(before, at) for at in taken)
-
-    def _loss(self, node: NodeState, free: tuple[int, ...], at: int, ask: Ask) -> int:
-        return super()._loss(node, free, at, ask) + self._rise(node, at)
 
     def _rise(self, node: NodeState, at: int) -> int:
         """Return the worth of the watts that a pod on the GPU adds; 0 where a pod holds a part of it already."""

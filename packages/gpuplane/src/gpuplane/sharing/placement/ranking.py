@@ -1,6 +1,6 @@
 """The best node for a request, among thousands, in a fraction of a millisecond.
 
-Between two pods that ask the same, few nodes change; so what was found for a request is kept, and only the nodes that
+Between two pods that ask the same, few nodes change; so the ranking of a request is cached, and only the nodes that
 the ledger's journal names since then are looked at again. For a request that is new, nodes in the same state are looked
 at once (`alike`).
 

@@ -42,7 +42,7 @@ class PodClaims(msgspec.Struct, frozen=True):
 
 
 def sort_claims(claims: Iterable[ClaimInfo], store: VolumeStore) -> PodClaims:
-    """Sort the claims of a pod by how they are bound. One that names a volume is bound by a controller in any case."""
+    """Sort the claims of a pod by how they are bound. A controller binds a claim that names a volume."""
     bound, waiting, immediate = [], [], []
     for claim in claims:
         storage = store.classes.get(claim.storage_class)

@@ -40,7 +40,7 @@ def driver_of_volume(spec: Mapping[str, Any]) -> str:
 
 
 def driver_of_provisioner(provisioner: str) -> str:
-    """Return the driver of a StorageClass's provisioner: itself, if it is none of Kubernetes's own."""
+    """Return the driver of a StorageClass's provisioner: itself, unless it is one of Kubernetes's own."""
     return sys.intern(_OF_PROVISIONER.get(provisioner, provisioner))
 
 

@@ -30,7 +30,7 @@ _ACTIONS: Final = {"post": "post", "put": "put", "patch": "patch", "delete": "de
 _WRITE: Final = ("dryRun", "fieldManager", "fieldValidation")
 _PARAMETERS: Final = {"post": _WRITE, "put": _WRITE, "patch": (*_WRITE, "force"), "delete": ("dryRun",), "get": ()}
 _PATCH_TYPES: Final = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
-# What v2 (JSON schema draft 4 with its own ideas) can say of a custom resource.
+# The keywords of v2 (JSON schema draft 4 with its own ideas) for a custom resource.
 _V2_KEYWORDS: Final = frozenset(
     (
         *("type", "format", "title", "description", "properties", "items", "additionalProperties", "required", "enum"),
@@ -70,7 +70,7 @@ _VERSION_V3: Final[Schema] = {
 
 
 class OpenAPI:
-    """Answers for /openapi/...; documents are kept until `changes`, a count of changes of the served kinds, moves."""
+    """Answers for /openapi/...; documents are cached until `changes`, a count of changes of the served kinds, moves."""
 
     def __init__(
         self, resources: Callable[[], Iterable[ResourceInfo]], custom: CustomSchema, changes: Callable[[], int]
@@ -240,14 +240,14 @@ def _operations_v2(info: ResourceInfo, methods: Iterable[str]) -> Schema:
 
 
 def _definition(schema: Mapping[str, Any]) -> Schema:
-    """A kind as v2 says it. NB: of one that keeps unknown fields nothing else may be said, or kubectl refuses them."""
+    """A kind in the form of v2. NB: a kind that keeps unknown fields has no other keyword, or kubectl refuses them."""
     if _GVK in schema and schema.get("x-kubernetes-preserve-unknown-fields"):
         return {"type": "object", _GVK: schema[_GVK]}
     return _to_v2(schema)
 
 
 def _to_v2(schema: Mapping[str, Any]) -> Schema:
-    """As v2 says it: references to definitions, no alternatives; what cannot be said is left open."""
+    """The schema in the form of v2: references to definitions, no alternatives; the rest is left open."""
     merged = next((part for part in schema.get("allOf") or () if "$ref" in part), None)
     target = schema.get("$ref") or (merged or {}).get("$ref")
     if target:

@@ -16,7 +16,7 @@ NONE = "<none>"
 
 
 class TableColumn(NamedTuple):
-    """`priority` 0 is always shown, 1 with `-o wide` only."""
+    """A column of `priority` 0 is always printed, 1 with `-o wide` only."""
 
     name: str
     priority: int = 0

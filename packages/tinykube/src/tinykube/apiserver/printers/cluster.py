@@ -229,6 +229,10 @@ def _storage_class(obj: Object, now: datetime) -> list[Any]:
     ]
 
 
+def _attributes_class(obj: Object, now: datetime) -> list[Any]:
+    return [name(obj), obj.get("driverName", ""), created(obj, now)]
+
+
 def _quota(obj: Object, now: datetime) -> list[Any]:
     hard = get(obj, "status", "hard", default=None) or get(obj, "spec", "hard", default={})
     used = get(obj, "status", "used", default={})
@@ -242,6 +246,16 @@ def _quota(obj: Object, now: datetime) -> list[Any]:
 
 def _network_policy(obj: Object, now: datetime) -> list[Any]:
     return [name(obj), selector_text(get(obj, "spec", "podSelector")), created(obj, now)]
+
+
+def _ip_address(obj: Object, now: datetime) -> list[Any]:
+    parent = get(obj, "spec", "parentRef", default={})
+    kind = ".".join(filter(None, (parent.get("resource"), parent.get("group")))).lower()
+    return [name(obj), "/".join(filter(None, (kind, parent.get("namespace"), parent.get("name")))), created(obj, now)]
+
+
+def _service_cidr(obj: Object, now: datetime) -> list[Any]:
+    return [name(obj), ",".join(get(obj, "spec", "cidrs", default=[])), created(obj, now)]
 
 
 def _resource_slice(obj: Object, now: datetime) -> list[Any]:
@@ -303,7 +317,10 @@ PRINTERS: dict[tuple[str, str], Printer] = {
     ("storage.k8s.io", "storageclasses"): Printer(
         columns("Name Provisioner ReclaimPolicy VolumeBindingMode AllowVolumeExpansion Age"), _storage_class
     ),
+    ("storage.k8s.io", "volumeattributesclasses"): Printer(columns("Name DriverName Age"), _attributes_class),
     ("", "resourcequotas"): Printer(columns("Name Request Limit Age"), _quota),
+    ("networking.k8s.io", "ipaddresses"): Printer(columns("Name ParentRef Age"), _ip_address),
+    ("networking.k8s.io", "servicecidrs"): Printer(columns("Name CIDRs Age"), _service_cidr),
     ("networking.k8s.io", "networkpolicies"): Printer(columns("Name Pod-Selector Age"), _network_policy),
     ("resource.k8s.io", "resourceslices"): Printer(columns("Name Node Driver Pool Age"), _resource_slice),
     ("resource.k8s.io", "resourceclaims"): Printer(columns("Name State Age"), _resource_claim),

@@ -18,8 +18,8 @@ from kubekit.documents import decode_json
 from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.streams import upgrade
-from tinykube.apiserver.streams.spdy import Session, SpdyStream
 from tinykube.apiserver.streams.websockets import accept_websocket
+from tinykube.kubelet.spdy import Session, SpdyStream
 from tinykube.kubelet.websocket import TEXT, Closed, WebSocket
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255

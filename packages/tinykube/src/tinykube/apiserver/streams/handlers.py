@@ -1,7 +1,6 @@
-"""Subresources that lead to a pod or its kubelet: log, exec, attach, port-forward, and proxy, of services too.
+"""Subresources that lead to a pod or a kubelet: log, exec, attach, port-forward, and proxy, of services and nodes too.
 
-Each finds the pod's node and container, asks the kubelet and carries bytes both ways until one side is done. A pod's
-processes share this machine's loopback, so that a forwarded port is simply connected to.
+Each finds the pod's node and container, asks the kubelet and carries bytes both ways until one side is done.
 """
 
 from __future__ import annotations
@@ -18,23 +17,22 @@ import msgspec
 from kubekit.kube.tasks import first_of
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.builtin import ResourceInfo
-from tinykube.apiserver.failure import bad_request, not_found
-from tinykube.apiserver.hooks import Connect, Object
-from tinykube.apiserver.identity import Find
-from tinykube.apiserver.streams import upgrade
+from tinykube.apiserver.failure import bad_request, method_not_allowed, not_found
+from tinykube.apiserver.hooks import Connect, Find, Object
+from tinykube.apiserver.streams import portforward, upgrade
 from tinykube.apiserver.streams.channels import (
     CLOSE,
     ERROR,
     RESIZE,
     STDIN,
-    STDOUT,
     Channels,
     accept,
 )
 from tinykube.apiserver.streams.kubelet import KubeletClient
-from tinykube.apiserver.streams.portforward import forward
 from tinykube.apiserver.streams.proxy import forwarded, service_address, split_name, split_service
 from tinykube.apiserver.streams.websockets import send_log
+from tinykube.kubelet.execute import PROTOCOL as EXEC_PROTOCOL
+from tinykube.kubelet.portforward import PROTOCOL as FORWARD_PROTOCOL
 from tinykube.kubelet.websocket import Closed, WebSocket
 
 logger = logging.getLogger("tinykube.apiserver")
@@ -42,8 +40,8 @@ logger = logging.getLogger("tinykube.apiserver")
 _LOG_OPTIONS: Final = (
     "follow", "tailLines", "timestamps", "sinceSeconds", "sinceTime", "previous", "limitBytes",
 )  # fmt: skip
+_BEFORE_A_NODES_PATH: Final = 5  # api, v1, nodes, NAME, proxy
 _EXEC_OPTIONS: Final = ("stdin", "stdout", "stderr", "tty")
-_SUCCESS: Final = {"metadata": {}, "status": "Success"}
 _LOST: Final = {
     "metadata": {},
     "status": "Failure",
@@ -69,6 +67,7 @@ class Streams:
             ("pods", "portforward"): self._portforward,
             ("pods", "proxy"): self._proxy,
             ("services", "proxy"): self._service_proxy,
+            ("nodes", "proxy"): self._node_proxy,
         }
 
     def _pod(self, info: ResourceInfo, namespace: str, name: str) -> Object:
@@ -91,7 +90,7 @@ class Streams:
         pod = self._pod(info, namespace, name)
         container = container_of(pod, request.query.get("container", ""))
         options = {key: request.query[key] for key in _LOG_OPTIONS if key in request.query}
-        pieces, writer = await self._kubelet(pod).logs(_target("containerLogs", pod, container, options.items()))
+        pieces, writer = await self._kubelet(pod).logs(_target("containerLogs", pod, options.items(), container))
         try:
             if upgrade.wanted(request) == "websocket":
                 await send_log(request, pieces)
@@ -111,46 +110,36 @@ class Streams:
             raise bad_request("you must specify at least 1 command for the container")
         container = container_of(pod, request.query.get("container", ""))
         options = [(key, request.query[key]) for key in _EXEC_OPTIONS if key in request.query]
-        target = _target("exec", pod, container, [*(("command", word) for word in command), *options])
-        socket, writer = await self._kubelet(pod).exec(target)
-        try:
-            client = await accept(request)
-            await _bridge(client, socket)
-        except ConnectionError as problem:
-            logger.debug("exec in %s/%s ended: %s", namespace, name, problem)
-        finally:
-            writer.close()
+        await self._bridged(request, pod, "exec", container, [*(("command", word) for word in command), *options])
         return None
 
     async def _attach(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse | None:
-        """The container's output, from its log; its input is not connected."""
         pod = self._pod(info, namespace, name)
-        container = container_of(pod, request.query.get("container", ""))
-        pieces, writer = await self._kubelet(pod).logs(_target("containerLogs", pod, container, [("follow", "true")]))
+        await self._bridged(request, pod, "attach", container_of(pod, request.query.get("container", "")), [])
+        return None
+
+    async def _bridged(
+        self, request: HttpRequest, pod: Object, what: str, container: str, options: list[tuple[str, str]]
+    ) -> None:
+        """Carry the channels of an exec or attach between the client and the kubelet."""
+        socket, writer = await self._kubelet(pod).stream(_target(what, pod, options, container), EXEC_PROTOCOL)
         try:
-            client = await accept(request)
-            gone = asyncio.create_task(_drained(client))
-            try:
-                await first_of(_copy(client, pieces), gone)
-                await client.send(ERROR, msgspec.json.encode(_SUCCESS))
-                await client.close()
-            finally:
-                gone.cancel()
+            await _bridge(await accept(request), socket)
         except ConnectionError as problem:
-            logger.debug("attach to %s/%s ended: %s", namespace, name, problem)
+            metadata = pod["metadata"]
+            logger.debug("%s of %s/%s ended: %s", what, metadata["namespace"], metadata["name"], problem)
         finally:
             writer.close()
-        return None
 
     async def _portforward(
         self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str
     ) -> HttpResponse | None:
         pod = self._pod(info, namespace, name)
-        status = pod.get("status") or {}
-        if status.get("phase") != "Running":
-            text = "unable to forward port because pod is not running. Current status="
-            raise bad_request(text + str(status.get("phase")))
-        await forward(request, status.get("podIP") or "127.0.0.1")
+        socket, writer = await self._kubelet(pod).stream(_target("portForward", pod, []), FORWARD_PROTOCOL)
+        try:
+            await portforward.carry(request, socket)
+        finally:
+            writer.close()
         return None
 
     async def _proxy(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse | None:
@@ -173,6 +162,33 @@ class Streams:
         address, number = service_address(service, endpoints, port)
         return await forwarded(request, address, number, scheme)
 
+    async def resource_metrics(self, node: Object) -> str:
+        """Return the text of a node's /metrics/resource. Raises ApiFailure."""
+        return await KubeletClient(node, self.token).text("/metrics/resource")
+
+    async def _node_proxy(
+        self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str
+    ) -> HttpResponse | None:
+        """Pages of the node's kubelet, such as /stats/summary; nothing is written through it."""
+        _, node_name, _ = split_name(name)
+        node = self._find("nodes", "", node_name)
+        if node is None:
+            raise not_found(info, node_name)
+        if request.method not in ("GET", "HEAD"):
+            raise method_not_allowed()
+        path = "/".join(quote(part, safe="") for part in request.parts[_BEFORE_A_NODES_PATH:])
+        query = request.scope["query_string"].decode("latin-1")
+        status, kind, pieces, writer = await KubeletClient(node, self.token).page(
+            f"/{path}{'?' if query else ''}{query}"
+        )
+        try:
+            headers = [(b"content-type", kind.encode("latin-1"))]
+            await request.send({"type": "http.response.start", "status": status, "headers": headers})
+            await first_of(_send_all(request, pieces), _disconnected(request))
+        finally:
+            writer.close()
+        return None
+
 
 def container_of(pod: Object, wanted: str) -> str:
     """The container meant. Raises ApiFailure 400 when that is not one, or not said where there are several."""
@@ -188,9 +204,9 @@ def container_of(pod: Object, wanted: str) -> str:
     return wanted
 
 
-def _target(what: str, pod: Object, container: str, query: Iterable[tuple[str, str]]) -> str:
+def _target(what: str, pod: Object, query: Iterable[tuple[str, str]], *container: str) -> str:
     metadata = pod["metadata"]
-    path = "/".join(quote(part, safe="") for part in (metadata["namespace"], metadata["name"], container))
+    path = "/".join(quote(part, safe="") for part in (metadata["namespace"], metadata["name"], *container))
     return f"/{what}/{path}?{urlencode(list(query))}"
 
 
@@ -206,19 +222,8 @@ async def _send_all(request: HttpRequest, pieces: AsyncIterator[bytes]) -> None:
     await request.send({"type": "http.response.body", "body": b""})
 
 
-async def _copy(client: Channels, pieces: AsyncIterator[bytes]) -> None:
-    with contextlib.suppress(asyncio.IncompleteReadError):
-        async for piece in pieces:
-            await client.send(STDOUT, piece)
-
-
-async def _drained(client: Channels) -> None:
-    async for _ in client.messages():
-        pass
-
-
 async def _bridge(client: Channels, kubelet: WebSocket) -> None:
-    """Carries an exec until the kubelet has said how the command ended, or the client has gone."""
+    """Carry an exec or attach until the kubelet has said how it ended, or the client has gone."""
     try:
         if await first_of(_to_client(client, kubelet), _to_kubelet(client, kubelet)) == 1:
             await kubelet.close()  # the client has gone, and with it the reason for the command

@@ -1,4 +1,5 @@
-"""The API server's calls to a node's kubelet: logs and the WebSocket of an exec, over plain HTTP on loopback."""
+"""The API server's calls to a node's kubelet, over plain HTTP on loopback: logs, other documents, and the WebSockets of
+exec, attach and port-forward."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tinykube.apiserver.hooks import Object
 from tinykube.kubelet.websocket import WebSocket
 
 _CONNECT_SECONDS: Final = 10
-EXEC_PROTOCOL: Final = "v5.channel.k8s.io"
+MOST_BYTES: Final = 16 << 20  # of a page that is read whole; use of 250 pods has 300 KB
 
 
 class KubeletClient:
@@ -45,7 +46,7 @@ class KubeletClient:
         try:
             writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        except (asyncio.IncompleteReadError, ConnectionError) as problem:
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as problem:
             writer.close()
             raise ApiFailure(500, "InternalError", f"the kubelet of {self.node} hung up: {problem}") from problem
         found = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
@@ -59,14 +60,31 @@ class KubeletClient:
         chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         return (_chunks(reader) if chunked else _rest(reader)), writer
 
-    async def exec(self, target: str) -> tuple[WebSocket, asyncio.StreamWriter]:
-        """The WebSocket of a command, and what closes it."""
+    async def page(self, target: str) -> tuple[int, str, AsyncIterator[bytes], asyncio.StreamWriter]:
+        """Return status, media type and the pieces of any page, and what closes it."""
+        status, headers, reader, writer = await self._ask(target, {})
+        chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+        kind = headers.get("content-type", "text/plain")
+        return status, kind, (_chunks(reader) if chunked else _rest(reader)), writer
+
+    async def text(self, target: str) -> str:
+        """Return the text of a page, at most MOST_BYTES of it."""
+        status, _, reader, writer = await self._ask(target, {})
+        if status != 200:
+            raise await _refusal(status, reader, writer)
+        try:
+            return (await _at_most(reader, MOST_BYTES)).decode(errors="replace")
+        finally:
+            writer.close()
+
+    async def stream(self, target: str, protocol: str) -> tuple[WebSocket, asyncio.StreamWriter]:
+        """Return a WebSocket that speaks `protocol`, and what closes it."""
         upgrade = {
             "Connection": "Upgrade",
             "Upgrade": "websocket",
             "Sec-WebSocket-Version": "13",
             "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
-            "Sec-WebSocket-Protocol": EXEC_PROTOCOL,
+            "Sec-WebSocket-Protocol": protocol,
         }
         status, _, reader, writer = await self._ask(target, upgrade)
         if status != 101:
@@ -80,6 +98,13 @@ async def _refusal(status: int, reader: asyncio.StreamReader, writer: asyncio.St
     if status == 404:
         return ApiFailure(404, "NotFound", text)
     return bad_request(text) if status == 400 else ApiFailure(500, "InternalError", f"{text} ({status})")
+
+
+async def _at_most(reader: asyncio.StreamReader, most: int) -> bytes:
+    data = bytearray()
+    while len(data) < most and (piece := await reader.read(65536)):
+        data += piece
+    return bytes(data[:most])
 
 
 async def _rest(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -1,120 +1,75 @@
-"""`kubectl port-forward`: pairs of streams (data and error) for each connection, over SPDY.
+"""`kubectl port-forward` between a client and the pod's kubelet: SPDY by itself, or through a WebSocket.
 
-Newer clients send the same SPDY through a WebSocket (`SPDY/3.1+portforward.k8s.io`), one message a piece.
+Newer clients send SPDY through a WebSocket, one message a piece, as the kubelet wants it. Nothing of it is read here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket as sockets
-from typing import Final
+from typing import Final, Protocol
 
+from kubekit.kube.tasks import first_of
 from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.streams import upgrade
-from tinykube.apiserver.streams.spdy import Session, SpdyStream
-from tinykube.kubelet.websocket import Closed, WebSocket, accept_key
+from tinykube.apiserver.streams.websockets import accept_websocket
+from tinykube.kubelet.portforward import PROTOCOL, SPDY_PROTOCOL
+from tinykube.kubelet.websocket import Closed, WebSocket
 
-_PROTOCOL: Final = "portforward.k8s.io"
-_TUNNEL: Final = "SPDY/3.1+portforward.k8s.io"
+_SPDY: Final = {"Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": SPDY_PROTOCOL}
+_PIECE_BYTES: Final = 65536
 
 
-async def forward(request: HttpRequest, host: str) -> None:
-    """Serves connections to ports of `host` until the client goes. Raises ApiFailure 400."""
-    kind = upgrade.wanted(request)
-    if kind == "spdy/3.1":
-        reader, writer = upgrade.switch(request, {"Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": _PROTOCOL})
-        await _serve(Session(reader, writer), host)
-        writer.close()
-    elif kind == "websocket" and _TUNNEL in request.header(b"sec-websocket-protocol"):
-        headers = {
-            "Upgrade": "websocket",
-            "Sec-WebSocket-Accept": accept_key(request.header(b"sec-websocket-key")),
-            "Sec-WebSocket-Protocol": _TUNNEL,
-        }
-        reader, writer = upgrade.switch(request, headers)
-        await _tunnelled(WebSocket(reader, writer), host)
-        writer.close()
+async def carry(request: HttpRequest, kubelet: WebSocket) -> None:
+    """Upgrade a request, and carry bytes both ways until one side goes. Raises ApiFailure 400 for another request."""
+    client: _Messages
+    if upgrade.wanted(request) == "spdy/3.1":
+        reader, writer = upgrade.switch(request, _SPDY)
+        client = _Bytes(reader, writer)
+    elif upgrade.wanted(request) == "websocket":
+        _, client, writer = accept_websocket(request, (PROTOCOL,))
     else:
         raise bad_request("unable to upgrade: port-forward needs SPDY/3.1, by itself or through a WebSocket")
-
-
-async def _tunnelled(socket: WebSocket, host: str) -> None:
-    """SPDY through a WebSocket: the session reads and writes one end of a local pair, this carries the other."""
-    ours, theirs = sockets.socketpair()
-    inner_reader, inner_writer = await asyncio.open_connection(sock=ours)
-    session_reader, session_writer = await asyncio.open_connection(sock=theirs)
-
-    async def inward() -> None:
-        with contextlib.suppress(Closed):
-            while True:
-                inner_writer.write(await socket.receive())
-                await inner_writer.drain()
-        inner_writer.close()
-
-    async def outward() -> None:
-        with contextlib.suppress(Closed):
-            while data := await inner_reader.read(65536):
-                await socket.send(data)
-
-    tasks = [asyncio.create_task(inward()), asyncio.create_task(outward())]
     try:
-        await _serve(Session(session_reader, session_writer), host)
-    finally:
-        for task in tasks:
-            task.cancel()
-        session_writer.close()
-        inner_writer.close()
-
-
-async def _serve(session: Session, host: str) -> None:
-    running = asyncio.create_task(session.run())
-    errors: dict[str, SpdyStream] = {}
-    connections: set[asyncio.Task[None]] = set()
-    try:
-        async for stream in session.streams():
-            number = stream.headers.get("requestid", "")
-            if stream.headers.get("streamtype") == "error":
-                errors[number] = stream
-            else:
-                # NB: clients open the error stream first.
-                task = asyncio.create_task(_connection(stream, errors.pop(number, None), host))
-                connections.add(task)
-                task.add_done_callback(connections.discard)
-    finally:
-        running.cancel()
-        for task in connections:
-            task.cancel()
-
-
-async def _connection(data: SpdyStream, error: SpdyStream | None, host: str) -> None:
-    port = int(data.headers.get("port", "0"))
-    try:
-        reader, writer = await asyncio.open_connection(host, port)
-    except OSError as problem:
-        if error is not None:
-            await error.write(f"an error occurred forwarding {port}: {problem}".encode())
-            await error.close()
-        data.reset()
-        return
-
-    async def inward() -> None:
-        while piece := await data.read():
-            writer.write(piece)
-            await writer.drain()
-        with contextlib.suppress(OSError):
-            writer.write_eof()
-
-    async def outward() -> None:
-        while piece := await reader.read(65536):
-            await data.write(piece)
-        await data.close()
-
-    try:
-        with contextlib.suppress(ConnectionError):
-            await asyncio.gather(inward(), outward())
-        if error is not None:
-            await error.close()
+        await first_of(_copy(client, kubelet), _copy(kubelet, client))
     finally:
         writer.close()
+
+
+class _Messages(Protocol):
+    async def receive(self) -> bytes: ...
+    async def send(self, data: bytes) -> None: ...
+
+
+class _Bytes:
+    """A plain connection, its pieces as messages. Raises Closed as a WebSocket does."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def receive(self) -> bytes:
+        try:
+            data = await self._reader.read(_PIECE_BYTES)
+        except ConnectionError as error:
+            raise Closed from error
+        if not data:
+            raise Closed
+        return data
+
+    async def send(self, data: bytes) -> None:
+        # NB: writing to a closed connection is a RuntimeError with uvloop.
+        if self._writer.is_closing():
+            raise Closed
+        self._writer.write(data)
+        try:
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise Closed from error
+
+
+async def _copy(source: _Messages, sink: _Messages) -> None:
+    with contextlib.suppress(Closed):
+        while True:
+            await sink.send(await source.receive())

@@ -1,7 +1,7 @@
 """`pods/NAME:PORT/proxy/PATH` and the same of services: sends the request to a port of a pod and the answer back.
 
-An answer of known length is buffered, another one is passed on as it comes. There are no WebSockets, and links in
-pages stay as they are.
+An answer of known length is buffered, another one is passed on as it comes. Redirects, and links in pages, that begin
+at the root of the server lead through the API server too. There are no WebSockets.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from kubekit.kube.tasks import first_of
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.failure import ApiFailure, bad_request
 from tinykube.apiserver.hooks import Object
+from tinykube.apiserver.streams.links import is_page, led_through, rewrite_links
 
 _SECONDS: Final = 30.0
 _SILENT_SECONDS: Final = 3600.0  # of an answer that comes piece by piece
 _BEFORE_THE_PATH: Final = 8  # "", api, v1, namespaces, NAMESPACE, pods, NAME, proxy
 _OF_THE_CONNECTION: Final = frozenset((b"connection", b"upgrade", b"content-length", b"transfer-encoding", b"host"))
+_OF_URLS: Final = "/:?=&%;+,@!$'()*~#[]"
 _OF_THE_CALLER: Final = frozenset((b"authorization", b"accept-encoding"))
 _OF_THE_ANSWER: Final = frozenset((b"content-type", b"date", b"keep-alive", b"server"))
 
@@ -69,10 +71,19 @@ def service_address(service: Object, endpoints: Object | None, port: str) -> tup
 
 async def forwarded(request: HttpRequest, host: str, port: int, scheme: str) -> HttpResponse | None:
     """Return the pod's answer, None for one that was passed on. Raises ApiFailure 503 when it gives none."""
-    # Quoted again, so that no decoded line break gets into the head.
-    path = "/" + "/".join(quote(part, safe="") for part in request.path.split("/")[_BEFORE_THE_PATH:])
+    segments = request.path.split("/")
     query = request.scope["query_string"].decode("latin-1")
+    if len(segments) == _BEFORE_THE_PATH and request.method in ("GET", "HEAD"):
+        # Links of the page that are relative would be those of the API server without the slash.
+        place = f"{request.path}/{'?' if query else ''}{query}"
+        return HttpResponse(
+            301, b"", "text/plain; charset=utf-8", ((b"location", quote(place, safe=_OF_URLS).encode()),)
+        )
+    # Quoted again, so that no decoded line break gets into the head.
+    path = "/" + "/".join(quote(part, safe="") for part in segments[_BEFORE_THE_PATH:])
+    prefix = "/".join(segments[:_BEFORE_THE_PATH])
     body = await request.body()
+    heads = request.method == "HEAD"
     lines = [f"{request.method} {path}{'?' if query else ''}{query} HTTP/1.1", f"Host: {host}:{port}"]
     lines += [
         f"{name.decode('latin-1')}: {value.decode('latin-1')}"
@@ -81,17 +92,22 @@ async def forwarded(request: HttpRequest, host: str, port: int, scheme: str) -> 
     ]
     head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
     pool = HttpPool(host, port, tls=_unverified() if scheme == "https" else None)
+    sent = head.encode("latin-1") + body
     begun = False
     try:
-        async with pool.stream(head.encode("latin-1") + body, timeout=_SECONDS, idle=_SILENT_SECONDS) as (answer, read):
+        async with pool.stream(sent, timeout=_SECONDS, idle=_SILENT_SECONDS, bodiless=heads) as (answer, read):
+            if heads:
+                begun = True
+                await _pass_head_on(request, answer, prefix)
+                return None
             if answer.status >= 400:
-                return _whole(answer, answer.body)
+                return _whole(answer, answer.body, prefix)
             if b"content-length" in answer.headers:
                 async with asyncio.timeout(_SECONDS):
                     parts = [part async for part in _parts(read)]
-                return _whole(answer, b"".join(parts))
+                return _whole(answer, b"".join(parts), prefix)
             begun = True
-            headers = [(b"content-type", _kind(answer).encode()), *_passed(answer)]
+            headers = [(b"content-type", _kind(answer).encode()), *_passed(answer, prefix)]
             await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
             await first_of(_pass_on(request, read), _disconnected(request))
     except (KubekitError, TimeoutError) as error:
@@ -101,6 +117,14 @@ async def forwarded(request: HttpRequest, host: str, port: int, scheme: str) -> 
     finally:
         await pool.aclose()
     return None
+
+
+async def _pass_head_on(request: HttpRequest, answer: ClientResponse, prefix: str) -> None:
+    headers = [(b"content-type", _kind(answer).encode()), *_passed(answer, prefix)]
+    if (length := answer.headers.get(b"content-length")) is not None:
+        headers.append((b"content-length", length))
+    await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await request.send({"type": "http.response.body", "body": b""})
 
 
 async def _pass_on(request: HttpRequest, read: Callable[[], Awaitable[bytes | None]]) -> None:
@@ -119,17 +143,23 @@ async def _disconnected(request: HttpRequest) -> None:
         pass
 
 
-def _whole(answer: ClientResponse, body: bytes) -> HttpResponse:
-    return HttpResponse(answer.status, body, _kind(answer), tuple(_passed(answer)))
+def _whole(answer: ClientResponse, body: bytes, prefix: str) -> HttpResponse:
+    if is_page(_kind(answer)) and b"content-encoding" not in answer.headers:
+        body = rewrite_links(body, prefix)
+    return HttpResponse(answer.status, body, _kind(answer), tuple(_passed(answer, prefix)))
 
 
 def _kind(answer: ClientResponse) -> str:
     return answer.header(b"content-type") or "text/plain"
 
 
-def _passed(answer: ClientResponse) -> list[tuple[bytes, bytes]]:
+def _passed(answer: ClientResponse, prefix: str) -> list[tuple[bytes, bytes]]:
     left = _OF_THE_CONNECTION | _OF_THE_ANSWER
-    return [(name, value) for name, value in answer.headers.items() if name not in left]
+    return [
+        (name, led_through(value.decode("latin-1"), prefix).encode("latin-1") if name == b"location" else value)
+        for name, value in answer.headers.items()
+        if name not in left
+    ]
 
 
 def _unverified() -> ssl.SSLContext:

@@ -15,20 +15,24 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tinykube.apiserver.asgi import CERTIFICATE_SUBJECT, HttpRequest
 from tinykube.apiserver.failure import bad_request
+from tinykube.kubelet.requests import accept_upgrade
 
 logger = logging.getLogger("tinykube.apiserver")
 
 _KEY: Final = "tinykube.connection"
+LONGEST_HEAD: Final = (1 << 20) + 4096  # bytes of the line and the headers of a request, as of a real API server
+_TOO_LONG: Final = b"431 Request Header Fields Too Large"
 
 
 class UpgradableProtocol(HttpToolsProtocol):
     """Pass as `http` to uvicorn. The subject of a client's certificate is put into the scope as well."""
 
-    def connection_made(  # type: ignore[override]  # as uvicorn's own: it is only given stream transports
+    def connection_made(  # type: ignore[override]  # as uvicorn's own: it only gets stream transports
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
         self._subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
+        self._head: int | None = 0  # bytes of the head so far; None in the body
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -39,8 +43,24 @@ class UpgradableProtocol(HttpToolsProtocol):
     def _should_upgrade(self) -> bool:
         return False  # WebSockets go to the application as every other request
 
+    def on_headers_complete(self) -> None:
+        self._head = None
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._head = 0
+        super().on_message_complete()
+
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        if self._head is not None:
+            self._head += len(data)
+            # NB: any client can connect, and the parser copies a header whenever more of it comes.
+            if self._head > LONGEST_HEAD:
+                kind = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
+                self.transport.write(b"HTTP/1.1 " + _TOO_LONG + b"\r\n" + kind + _TOO_LONG)
+                self.transport.close()
+                return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -73,7 +93,5 @@ def switch(request: HttpRequest, headers: dict[str, str]) -> tuple[asyncio.Strea
     if connection is None:
         raise bad_request("this server cannot upgrade connections")
     reader, writer = connection.take()
-    lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    writer.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+    accept_upgrade(writer, headers)
     return reader, writer

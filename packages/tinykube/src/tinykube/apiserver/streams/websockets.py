@@ -51,7 +51,7 @@ async def send_log(request: HttpRequest, pieces: AsyncIterator[bytes]) -> None:
 
 async def _send(socket: WebSocket, pieces: AsyncIterator[bytes], *, as_text: bool) -> None:
     opcode = TEXT if as_text else BINARY
-    # What came is what there is, when the kubelet hangs up.
+    # When the kubelet hangs up, the output so far is the whole output.
     with contextlib.suppress(Closed, asyncio.IncompleteReadError, ConnectionError, ValueError):
         await socket.send(b"", opcode)
         async for piece in pieces:

@@ -14,6 +14,7 @@ from tinykube.apiserver.eventforms import validate_event
 from tinykube.apiserver.failure import Cause
 from tinykube.apiserver.validation import (
     access,
+    addresses,
     claims,
     configs,
     flow_control,
@@ -61,6 +62,8 @@ _BY_PLURAL: Final[dict[tuple[str, str], Validate]] = {
     ("flowcontrol.apiserver.k8s.io", "flowschemas"): flow_control.validate_flow_schema,
     ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"): flow_control.validate_priority_level,
     ("networking.k8s.io", "ingresses"): traffic.validate_ingress,
+    ("networking.k8s.io", "ipaddresses"): addresses.validate_ip_address,
+    ("networking.k8s.io", "servicecidrs"): addresses.validate_service_cidr,
     ("networking.k8s.io", "networkpolicies"): traffic.validate_network_policy,
     ("node.k8s.io", "runtimeclasses"): machines.validate_runtime_class,
     ("policy", "poddisruptionbudgets"): machines.validate_disruption_budget,
@@ -75,11 +78,13 @@ _BY_PLURAL: Final[dict[tuple[str, str], Validate]] = {
     ("scheduling.k8s.io", "priorityclasses"): machines.validate_priority_class,
     ("storage.k8s.io", "csidrivers"): storage.validate_csi_driver,
     ("storage.k8s.io", "storageclasses"): storage.validate_storage_class,
+    ("storage.k8s.io", "volumeattributesclasses"): storage.validate_attributes_class,
 }
 
 
 #: Writes that change what an update may not: a binding is made by the server itself.
 VALIDATE_BY_SUBRESOURCE: Final[dict[str, Validate]] = {
+    "approval": access.validate_approval,
     "binding": lambda obj, old: (),
     "resize": pods.validate_resize,
     "ephemeralcontainers": pods.validate_ephemeral_containers,

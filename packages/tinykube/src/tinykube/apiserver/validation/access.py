@@ -6,7 +6,10 @@ import base64
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tinykube.apiserver.failure import Cause, invalid_value, required
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+
+from tinykube.apiserver.failure import Cause, forbidden_value, invalid_value, required
 from tinykube.apiserver.validation.names import SUBDOMAIN, validate_selector
 from tinykube.apiserver.validation.tables import Check, Needs, Object, RuleTable, at_least, one_of
 
@@ -101,9 +104,18 @@ _SHORTEST: Final = at_least(600, "may not specify a duration less than 600 secon
 
 
 def _request(value: Any, where: str) -> Iterator[Cause]:
-    text = base64.b64decode(value.get("request") or "").decode("ascii", "replace")
-    if f"-----BEGIN {_LABEL}-----" not in text:
-        yield invalid_value(f"{where}.request", value.get("request") or "", f"PEM block type must be {_LABEL}")
+    pem = base64.b64decode(value.get("request") or "")
+    problem = ""
+    if f"-----BEGIN {_LABEL}-----".encode() not in pem:
+        problem = f"PEM block type must be {_LABEL}"
+    else:
+        try:
+            if not x509.load_pem_x509_csr(pem).is_signature_valid:
+                problem = "x509: the signature is not that of the request's key"
+        except (ValueError, UnsupportedAlgorithm) as error:
+            problem = f"x509: malformed certificate request: {error}"
+    if problem:
+        yield invalid_value(f"{where}.request", value.get("request") or "", problem)
 
 
 def _signer(value: Any, where: str) -> Iterator[Cause]:
@@ -118,5 +130,37 @@ _SIGNING: Final = RuleTable(
 )
 
 
+_DECISIONS: Final = ("Approved", "Denied")
+_CONDITIONS: Final = "status.conditions"
+
+
 def validate_signing_request(obj: Object, old: Object | None) -> list[Cause]:
-    return list(_SIGNING(obj.get("spec") or {}, "spec")) if old is None else []
+    if old is None:
+        return list(_SIGNING(obj.get("spec") or {}, "spec"))
+    added = [one for one in _DECISIONS if len(_of_type(obj, one)) > len(_of_type(old, one))]
+    text = 'updates may not add a condition of type "{}"'
+    causes = [*_decision(obj, old), *(forbidden_value(_CONDITIONS, text.format(one)) for one in added)]
+    before, after = ((one.get("status") or {}).get("certificate") or "" for one in (old, obj))
+    if before and after != before:
+        causes.append(forbidden_value("status.certificate", "updates may not modify existing certificate content"))
+    return causes
+
+
+def validate_approval(obj: Object, old: Object | None) -> list[Cause]:
+    return list(_decision(obj, old or {}))
+
+
+def _of_type(request: Object, type_: str) -> list[Object]:
+    conditions = (request.get("status") or {}).get("conditions") or ()
+    return [one for one in conditions if one.get("type") == type_]
+
+
+def _decision(obj: Object, old: Object) -> Iterator[Cause]:
+    """Find a request that is approved and denied, and a decision that is taken back."""
+    both = [all(_of_type(one, type_) for type_ in _DECISIONS) for one in (old, obj)]
+    if both == [False, True]:
+        last = [one["type"] for one in obj["status"]["conditions"] if one.get("type") in _DECISIONS][-1]
+        yield invalid_value(_CONDITIONS, last, "Approved and Denied conditions are mutually exclusive")
+    for type_ in (*_DECISIONS, "Failed"):
+        if len(_of_type(obj, type_)) < len(_of_type(old, type_)):
+            yield forbidden_value(_CONDITIONS, f'updates may not remove a condition of type "{type_}"')

@@ -120,15 +120,6 @@ def _hooks(grace: int) -> Check:
     return RuleTable(("postStart", hook), ("preStop", hook))
 
 
-_RESIZE: Final = ("NotRequired", "RestartContainer")
-
-
-def _resize_policies(value: Any, where: str) -> Iterator[Cause]:
-    for policy in value:
-        if policy.get("restartPolicy") not in _RESIZE:
-            yield not_supported(where, policy.get("restartPolicy"), _RESIZE)
-
-
 _BASIC: Final = RuleTable(
     ("name", Needs(), dns_label),
     ("image", Needs(), _image),
@@ -220,8 +211,6 @@ def validate_container(
     yield from _mounts(container, where, volumes)
     yield from _devices(container, where, volumes)
     yield from _PULL(container, where)
-    if container.get("resizePolicy"):
-        yield from _resize_policies(container["resizePolicy"], f"{where}.resizePolicy")
     yield from validate_resources(container.get("resources") or {}, f"{where}.resources", claims)
     if container.get("securityContext"):
         yield from CONTAINER_SECURITY(container["securityContext"], f"{where}.securityContext")

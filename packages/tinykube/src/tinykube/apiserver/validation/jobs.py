@@ -90,7 +90,7 @@ def validate_job(obj: Object, old: Object | None) -> list[Cause]:
     # NB: a real server looks at the parallelism of an update twice.
     parallelism = not_negative(spec.get("parallelism") or 0, "spec.parallelism")
     causes = [*_JOB(spec, "spec"), *parallelism, *immutable(spec, before, *names, where="spec")]
-    # A suspended Job may still be given other nodes; never other containers.
+    # A suspended Job may still get other nodes; never other containers.
     template = _without_place(spec) if before.get("suspend") else (spec.get("template") or {})
     fixed = _without_place(before) if before.get("suspend") else (before.get("template") or {})
     if template.get("spec") != fixed.get("spec"):

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tinykube.apiserver.builtin import ResourceInfo
 from tinykube.apiserver.failure import Cause, invalid_value, required
+from tinykube.apiserver.validation.addresses import canonical_address
 from tinykube.apiserver.validation.names import (
     DNS_1035,
     DNS_1035_TEXT,
@@ -57,6 +58,8 @@ def _name(info: ResourceInfo, metadata: Object) -> list[Cause]:
         if name in (".", ".."):
             return [invalid_value("metadata.name", name, f"may not be '{name}'")]
         return [invalid_value("metadata.name", name, f"may not contain '{bad}'") for bad in "/%" if bad in name]
+    if info.plural == "ipaddresses" and info.group:
+        return list(canonical_address(name, "metadata.name"))
     if info.plural == "namespaces" and not info.group:
         pattern, text, limit = DNS_LABEL, "must not contain dots" if "." in name else LABEL_TEXT, 63
     elif info.plural == "services" and not info.group:

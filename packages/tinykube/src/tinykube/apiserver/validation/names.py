@@ -87,10 +87,10 @@ def validate_labels(labels: Any, field: str) -> list[Cause]:
         return [invalid_value(field, labels, "must be an object of strings")]
     causes: list[Cause] = []
     for key, value in labels.items():
-        causes += qualified_name(key, field)
+        causes += [invalid_value(field, key, error) for error in qualified(key)]
         if not isinstance(value, str):
             causes.append(invalid_value(field, value, "must be a string"))
-        else:
+        elif value and (len(value) > 63 or not QUALIFIED.match(value)):
             causes += label_value(value, field)
     return causes
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any, Final
 
+from tinykube.apiserver.addresses import is_reached_from_outside
 from tinykube.apiserver.failure import (
     Cause,
     duplicate,
@@ -143,8 +144,10 @@ def _by_type(spec: Object) -> Iterator[Cause]:
                 yield from address_range(network, f"{where}[{index}]")
     if spec.get("loadBalancerClass") and kind != "LoadBalancer":
         yield forbidden_value("spec.loadBalancerClass", "may only be used when `type` is 'LoadBalancer'")
+    if spec.get("allocateLoadBalancerNodePorts") is not None and kind != "LoadBalancer":
+        yield forbidden_value("spec.allocateLoadBalancerNodePorts", "may only be used when `type` is 'LoadBalancer'")
     policy = spec.get("externalTrafficPolicy")
-    if policy and kind not in ("LoadBalancer", "NodePort") and not spec.get("externalIPs"):
+    if policy and not is_reached_from_outside(spec):
         text = "may only be set for externally-accessible services"
         yield invalid_value("spec.externalTrafficPolicy", policy, text)
     elif policy and policy not in ("Cluster", "Local"):

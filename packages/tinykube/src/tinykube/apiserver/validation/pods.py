@@ -18,6 +18,7 @@ from tinykube.apiserver.failure import (
 from tinykube.apiserver.validation.containers import host_ports, validate_container
 from tinykube.apiserver.validation.names import SUBDOMAIN_TEXT, dns_label, dns_subdomain, qualified_name
 from tinykube.apiserver.validation.placement import AFFINITY, labels_of_nodes, spreading, toleration
+from tinykube.apiserver.validation.resizes import resize_findings, validate_resize_policies
 from tinykube.apiserver.validation.resources import validate_pod_resources
 from tinykube.apiserver.validation.security import pod_security
 from tinykube.apiserver.validation.tables import (
@@ -137,6 +138,8 @@ def validate_pod_spec(spec: Any, field: str, *, is_template: bool = False) -> li
             if is_init and container.get("restartPolicy") not in (None, "Always"):
                 causes.append(not_supported(f"{where}.restartPolicy", container["restartPolicy"], _INIT_RESTARTS))
             causes += validate_container(container, where, volumes, claims, grace, is_init=is_init)
+            policies, restarts = container.get("resizePolicy") or (), spec.get("restartPolicy", "Always")
+            causes += validate_resize_policies(policies, f"{where}.resizePolicy", restarts)
             name = container.get("name")
             if name and name in names:
                 causes.append(duplicate(f"{where}.name", name))
@@ -219,7 +222,7 @@ _POD_MUTABLE: Final = (
     "activeDeadlineSeconds",
     "tolerations",
 )
-#: What other writes than an update by a user set: a binding, a status update, ephemeral containers, resizing.
+#: Fields that other writes than an update by a user set: a binding, a status update, ephemeral containers, resizing.
 _SET_ONCE: Final = ("schedulingGates", "ephemeralContainers", "priority", "resources")
 _WHILE_GATED: Final = ("nodeSelector", "affinity")
 _MAY_CHANGE: Final = (
@@ -257,7 +260,8 @@ def _stored_spec(spec: Object) -> list[Cause]:
 
 def validate_resize(obj: Object, old: Object | None) -> list[Cause]:
     """Validate what a pod requests now; the subresource has taken nothing else from the client."""
-    return _stored_spec(obj["spec"])
+    assert old is not None, "a resize is an update"
+    return [*_stored_spec(obj["spec"]), *resize_findings(obj, old)]
 
 
 def validate_ephemeral_containers(obj: Object, old: Object | None) -> list[Cause]:

@@ -1,4 +1,4 @@
-"""Validates PersistentVolumes, their claims, StorageClasses and CSIDrivers."""
+"""Validates PersistentVolumes, their claims, StorageClasses, VolumeAttributesClasses and CSIDrivers."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tinykube.apiserver.validation.tables import (
 )
 from tinykube.apiserver.validation.volumes import HOST_PATH, NFS
 
+_ATTRIBUTES: Final = "volumeAttributesClassName"
 _MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _SOURCES: Final[dict[str, Check]] = {
     "hostPath": HOST_PATH,
@@ -84,6 +85,11 @@ def validate_volume(obj: Object, old: Object | None) -> list[Cause]:
         text = "may not be 'recycle' for a hostPath mount of '/'"
         causes.append(forbidden_value("spec.persistentVolumeReclaimPolicy", text))
     causes += _COMMON(spec, "spec")
+    if (attributes := spec.get(_ATTRIBUTES)) is not None:
+        where = f"spec.{_ATTRIBUTES}"
+        causes += dns_subdomain(attributes, where) if attributes else [required(where, "an empty string is disallowed")]
+        if "csi" not in kinds:
+            causes.append(required("spec.csi", f"has to be specified when using {_ATTRIBUTES}"))
     return causes if old is None else [*causes, *_changes_of_volume(spec, old.get("spec") or {})]
 
 
@@ -94,6 +100,8 @@ def _changes_of_volume(spec: Object, before: Object) -> Iterator[Cause]:
     if before.get("nodeAffinity") and spec.get("nodeAffinity") != before["nodeAffinity"]:
         yield invalid_value("spec.nodeAffinity", spec.get("nodeAffinity"), "field is immutable")
     yield from immutable(spec, before, "volumeMode")
+    if before.get(_ATTRIBUTES) is not None and spec.get(_ATTRIBUTES) is None:
+        yield forbidden_value(f"spec.{_ATTRIBUTES}", "update from non-nil value to nil is forbidden")
 
 
 def _source(value: Any, where: str) -> Iterator[Cause]:
@@ -106,8 +114,16 @@ def _selector(value: Any, where: str) -> list[Cause]:
     return validate_selector(value, where)
 
 
+def _class_name(value: Any, where: str) -> Iterator[Cause]:
+    """Check the name of a VolumeAttributesClass; an empty name stands for no class."""
+    if value:
+        yield from dns_subdomain(value, where)
+
+
 _CLAIM: Final = RuleTable(("selector", _selector))
-_CLAIM_REST: Final = RuleTable(("dataSource", _source), ("dataSourceRef", _source))
+_CLAIM_REST: Final = RuleTable(
+    ("dataSource", _source), ("dataSourceRef", _source), ("volumeAttributesClassName", _class_name)
+)
 _FIXED: Final = (
     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
 )
@@ -131,18 +147,39 @@ def validate_claim(obj: Object, old: Object | None) -> list[Cause]:
     if old is not None and spec == old.get("spec"):
         return []
     causes = [*validate_claim_spec(spec, "spec")]
-    if old is not None and _fixed_part(obj) != _fixed_part(old):
-        causes.append(forbidden_value("spec", _FIXED))
+    if old is not None:
+        causes += _changes_of_claim(obj, old)
     return causes
 
 
-def _fixed_part(claim: Object) -> Object:
-    """Return what of a claim never changes: all but the size of a bound one, and the volume that a binding sets."""
+def _changes_of_claim(obj: Object, old: Object) -> Iterator[Cause]:
+    loose = _loose_fields(old)
+    spec, before = obj.get("spec") or {}, old.get("spec") or {}
+    if {k: v for k, v in spec.items() if k not in loose} != {k: v for k, v in before.items() if k not in loose}:
+        yield forbidden_value("spec", _FIXED)
+    size, earlier = _request(spec), _request(before)
+    least = ((old.get("status") or {}).get("capacity") or {}).get("storage") or 0
+    if size < earlier and size <= amount(least):
+        yield forbidden_value("spec.resources.requests.storage", "field can not be less than status.capacity")
+    now, applied = spec.get(_ATTRIBUTES), (old.get("status") or {}).get("currentVolumeAttributesClassName")
+    if applied is not None and not now and now != before.get(_ATTRIBUTES):
+        to = "nil" if now is None else "empty string"
+        text = f"update to {to} is forbidden when status.currentVolumeAttributesClassName is not nil"
+        yield forbidden_value(f"spec.{_ATTRIBUTES}", text)
+
+
+def _loose_fields(claim: Object) -> set[str]:
+    """Return the fields that may change: the volume and the class as long as there is none, the size of a bound one."""
     spec: Object = claim.get("spec") or {}
-    loose: tuple[str, ...] = ("volumeName", "volumeAttributesClassName")
-    if (claim.get("status") or {}).get("phase") == "Bound":
-        loose = (*loose, "resources")
-    return {name: value for name, value in spec.items() if name not in loose}
+    bound = (claim.get("status") or {}).get("phase") == "Bound"
+    loose = {"resources", _ATTRIBUTES} if bound else set()
+    loose |= {"volumeName"} if not spec.get("volumeName") else set()
+    beta = (claim["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/storage-class")
+    return loose | ({"storageClassName"} if spec.get("storageClassName") is None and beta is None else set())
+
+
+def _request(spec: Object) -> Any:
+    return amount(((spec.get("resources") or {}).get("requests") or {}).get("storage") or 0)
 
 
 def _values(value: Any, where: str) -> Iterator[Cause]:
@@ -173,6 +210,32 @@ def validate_storage_class(obj: Object, old: Object | None) -> list[Cause]:
     causes = [*_CLASS(obj, "")]
     names = ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode")
     return causes if old is None else [*causes, *immutable(obj, old, *names)]
+
+
+_MOST_PARAMETERS: Final = 512
+_MOST_PARAMETER_BYTES: Final = 256 << 10
+
+
+def _parameters(value: Any, where: str) -> Iterator[Cause]:
+    if len(value) > _MOST_PARAMETERS:
+        yield Cause("FieldValueTooLong", f"Too long: may not be more than {_MOST_PARAMETERS} bytes", where)
+        return
+    if "" in value:
+        yield invalid_value(where, "", "field can not be empty.")
+    if sum(len(key.encode()) + len(text.encode()) for key, text in value.items()) > _MOST_PARAMETER_BYTES:
+        yield Cause("FieldValueTooLong", f"Too long: may not be more than {_MOST_PARAMETER_BYTES} bytes", where)
+
+
+_ATTRIBUTES_CLASS: Final = RuleTable(("driverName", Needs(), _provisioner), ("parameters", _parameters))
+
+
+def validate_attributes_class(obj: Object, old: Object | None) -> list[Cause]:
+    changed = [] if old is None else [one for one in ("driverName", "parameters") if obj.get(one) != old.get(one)]
+    causes = [forbidden_value(name, f"updates to {name} are forbidden.") for name in changed]
+    causes += _ATTRIBUTES_CLASS(obj, "")
+    if not obj.get("parameters"):
+        causes.append(required("parameters", "must contain at least one key/value pair"))
+    return causes
 
 
 def _lifecycle_modes(value: Any, where: str) -> Iterator[Cause]:

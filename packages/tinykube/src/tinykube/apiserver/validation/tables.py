@@ -19,7 +19,7 @@ from tinykube.apiserver.failure import Cause, duplicate, invalid_value, not_supp
 
 Object = dict[str, Any]
 Check = Callable[[Any, str], Iterable[Cause]]
-"""What is wrong with a value at a path."""
+"""(value, path) -> the causes why the value is invalid."""
 
 MOST_INT32: Final = 2**31 - 1
 

@@ -12,6 +12,7 @@ from kubekit.errors import InvalidInput
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
+from tinykube.controllers.owners import OwnerKeys
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.templates import copied, owner_reference
 from tinykube.controllers.worker import KeyWorker
@@ -59,21 +60,13 @@ class CronJobController:
         self._crons = registry.resource(("batch", "cronjobs"))
         self._jobs = registry.resource(("batch", "jobs"))
         self._owned: dict[str, dict[str, Object]] = {}
-        self._keys: dict[str, str] = {}
         self.worker: KeyWorker[str] = KeyWorker("cronjob", self._look)
+        self._keys = OwnerKeys(self.worker)
         follow(registry, self._jobs, self._on_job)
-        follow(registry, self._crons, self._on_cron)
+        follow(registry, self._crons, self._keys.on_owner)
 
     def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
-
-    def _on_cron(self, event: str, obj: Object, old: Object | None) -> None:
-        meta = obj["metadata"]
-        if event == "DELETED":
-            self._keys.pop(meta["uid"], None)
-            return
-        self._keys[meta["uid"]] = f"{meta['namespace']}/{meta['name']}"
-        self.worker.add(self._keys[meta["uid"]])
 
     def _on_job(self, event: str, obj: Object, old: Object | None) -> None:
         owner = podstate.controller_of(obj)
@@ -86,8 +79,7 @@ class CronJobController:
                 del self._owned[owner["uid"]]
         else:
             known[obj["metadata"]["name"]] = obj
-        if owner["uid"] in self._keys:
-            self.worker.add(self._keys[owner["uid"]])
+        self._keys.look(owner)
 
     async def _look(self, key: str) -> float | None:
         namespace, name = key.split("/", 1)

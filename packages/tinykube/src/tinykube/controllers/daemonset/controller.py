@@ -241,7 +241,8 @@ class DaemonSetController:
 
     async def _create(self, plan: decide.CompiledDaemonSet, node: str) -> None:
         obj = plan.obj
-        pod = pod_from({**plan.template, "spec": {}}, obj, "apps/v1", "DaemonSet", {_HASH_LABEL: plan.hash})
+        labels = {_HASH_LABEL: plan.hash, "pod-template-generation": _template_generation(obj)}
+        pod = pod_from({**plan.template, "spec": {}}, obj, "apps/v1", "DaemonSet", labels)
         pod["spec"] = plan.pod_spec(node)
         try:
             made = await self._registry.create(self._pods, obj["metadata"]["namespace"], pod)
@@ -373,5 +374,9 @@ def _node_changed(old: Object, new: Object) -> bool:
 def _revision(plan: decide.CompiledDaemonSet) -> TemplateRevision:
     meta = plan.obj["metadata"]
     cause = {k: v for k, v in (meta.get("annotations") or {}).items() if k == "kubernetes.io/change-cause"}
-    annotations = {_GENERATION: str(meta.get("generation", 1)), **cause}
+    annotations = {_GENERATION: _template_generation(plan.obj), **cause}
     return TemplateRevision(plan.obj, "DaemonSet", {_HASH_LABEL: plan.hash}, annotations)
+
+
+def _template_generation(obj: Object) -> str:
+    return str((obj["metadata"].get("annotations") or {}).get(_GENERATION, "1"))

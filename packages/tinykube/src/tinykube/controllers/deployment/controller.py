@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kubekit.api.durations import parse_time
 from kubekit.scheduling.selectors import Selector, compile_selector
+from tinykube.apiserver.bynamespace import ByNamespace
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.deployment import decide
 from tinykube.controllers.deployment.decide import Bounds, SetFacts
 from tinykube.controllers.following import follow
+from tinykube.controllers.owners import OwnerKeys
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.templates import copied, owner_reference, template_hash
 from tinykube.controllers.worker import KeyWorker
@@ -38,10 +40,10 @@ class DeploymentController:
         self._deployments = registry.resource(("apps", "deployments"))
         self._sets = registry.resource(("apps", "replicasets"))
         self._owned: dict[str, dict[str, Object]] = {}  # ReplicaSets by the uid of their Deployment
-        self._orphans: dict[str, dict[str, Object]] = {}  # ReplicaSets without a controller, by namespace and name
-        self._keys: dict[str, str] = {}
+        self._orphans: ByNamespace[Object] = ByNamespace()  # ReplicaSets without a controller
         self.worker: KeyWorker[str] = KeyWorker("deployment", self._look)
-        for resource, callback in ((self._sets, self._on_set), (self._deployments, self._on_deployment)):
+        self._keys = OwnerKeys(self.worker)
+        for resource, callback in ((self._sets, self._on_set), (self._deployments, self._keys.on_owner)):
             follow(registry, resource, callback)
         follow(registry, registry.resource("pods"), self._on_pod, existing=False)
 
@@ -49,14 +51,6 @@ class DeploymentController:
         return (self.worker,)
 
     # -- what changed --------------------------------------------------------------------------------------------
-    def _on_deployment(self, event: str, obj: Object, old: Object | None) -> None:
-        meta = obj["metadata"]
-        if event == "DELETED":
-            self._keys.pop(meta["uid"], None)
-            return
-        self._keys[meta["uid"]] = f"{meta['namespace']}/{meta['name']}"
-        self.worker.add(self._keys[meta["uid"]])
-
     def _on_set(self, event: str, obj: Object, old: Object | None) -> None:
         for version, current in ((old, False), (obj, event != "DELETED")):
             if version is None:
@@ -70,21 +64,17 @@ class DeploymentController:
                 known[version["metadata"]["name"]] = version
             else:
                 known.pop(version["metadata"]["name"], None)
-            if owner["uid"] in self._keys:
-                self.worker.add(self._keys[owner["uid"]])
+            self._keys.look(owner)
             if not known:
                 del self._owned[owner["uid"]]
 
     def _note_orphan(self, one: Object, *, current: bool) -> None:
         meta = one["metadata"]
-        known = self._orphans.setdefault(meta["namespace"], {})
         if not current:
-            known.pop(meta["name"], None)
+            self._orphans.discard(meta["namespace"], meta["name"])
             return
-        known[meta["name"]] = one
-        for key in self._keys.values():
-            if key.startswith(f"{meta['namespace']}/"):
-                self.worker.add(key)
+        self._orphans.put(meta["namespace"], meta["name"], one)
+        self._keys.look_in(meta["namespace"])
 
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
         # Recreate waits for the last old pod, of which no ReplicaSet's status tells.
@@ -92,9 +82,7 @@ class DeploymentController:
         if owner is None:
             return
         owning = self._registry.get(self._sets, obj["metadata"]["namespace"], owner["name"])
-        deployment = podstate.controller_of(owning) if owning is not None else None
-        if deployment is not None and deployment["uid"] in self._keys:
-            self.worker.add(self._keys[deployment["uid"]])
+        self._keys.look(podstate.controller_of(owning) if owning is not None else None)
 
     # -- one Deployment ------------------------------------------------------------------------------------------
     async def _look(self, key: str) -> float | None:
@@ -128,7 +116,7 @@ class DeploymentController:
     async def _claim(self, obj: Object) -> None:
         """Adopt ReplicaSets that the selector selects, and let go of those that it no longer selects."""
         meta, selector = obj["metadata"], compile_selector(obj["spec"].get("selector")) or Selector()
-        for one in list(self._orphans.get(meta["namespace"], {}).values()):
+        for one in list(self._orphans.of(meta["namespace"]).values()):
             if not podstate.is_terminating(one) and selector.matches(one["metadata"].get("labels") or {}):
                 reference = owner_reference(obj, "apps/v1", "Deployment")
                 await self._own(one, [*(one["metadata"].get("ownerReferences") or ()), reference])
@@ -197,7 +185,7 @@ class DeploymentController:
                 "replicas": size,
                 "selector": selector,
                 "template": template,
-                "minReadySeconds": spec.get("minReadySeconds") or 0,
+                **({"minReadySeconds": spec["minReadySeconds"]} if spec.get("minReadySeconds") else {}),
             },
         }
         await self._registry.create(self._sets, meta["namespace"], made)
@@ -229,7 +217,7 @@ class DeploymentController:
             patch["metadata"] = {"annotations": {REVISION: str(newest)}}
             revision = newest
         if (new["spec"].get("minReadySeconds") or 0) != min_ready:
-            patch["spec"] = {"minReadySeconds": min_ready}
+            patch["spec"] = {"minReadySeconds": min_ready or None}
         if patch:
             await self._registry.patch(self._sets, meta["namespace"], meta["name"], patch, "merge")
         return await self._annotate(obj, revision)
@@ -339,6 +327,7 @@ def _facts(one: Object) -> SetFacts:
         actual=status.get("replicas") or 0,
         ready=status.get("readyReplicas") or 0,
         available=status.get("availableReplicas") or 0,
+        terminating=status.get("terminatingReplicas") or 0,
         created=meta["creationTimestamp"],
         revision=_revision(one),
         limit=int((meta.get("annotations") or {}).get(_MAX, "0")),

@@ -29,6 +29,7 @@ class SetFacts(msgspec.Struct, frozen=True):
     created: str
     revision: int = 0
     limit: int = 0
+    terminating: int = 0
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -126,7 +127,7 @@ def resize(sets: Sequence[SetFacts], limits: Bounds) -> dict[str, int]:
 
 
 def counts(new: SetFacts | None, sets: Sequence[SetFacts], limits: Bounds) -> dict[str, int]:
-    """The numbers of the status, without those that are zero."""
+    """The numbers of the status. Those that are zero are left out, but for the pods that end."""
     available = sum(s.available for s in sets)
     total = sum(s.wanted for s in sets)
     numbers = {
@@ -136,7 +137,8 @@ def counts(new: SetFacts | None, sets: Sequence[SetFacts], limits: Bounds) -> di
         "availableReplicas": available,
         "unavailableReplicas": max(0, max(total, limits.replicas) - available),
     }
-    return {name: value for name, value in numbers.items() if value}
+    shown = {name: value for name, value in numbers.items() if value}
+    return {**shown, "terminatingReplicas": sum(s.terminating for s in sets)}
 
 
 def complete(spec: Object, numbers: Mapping[str, int]) -> bool:

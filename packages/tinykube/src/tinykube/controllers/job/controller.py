@@ -123,9 +123,13 @@ class JobController:
                 await self._release(pod)  # no failure: the Job wants fewer pods
             await self._delete(job, pod)
         active = len(counted.active) - len(step.delete)
-        for index in step.create:
-            await self._create(job, index, counted)
-            active += 1
+        refused: ApiFailure | None = None
+        try:
+            for index in step.create:
+                await self._create(job, index, counted)
+                active += 1
+        except ApiFailure as error:
+            refused = error  # pods that ended are counted and released all the same
         status = decide.status_of(job, counted, now, active=active)
         is_over = step.end is not None and counted.is_settled
         conditions = self._conditions(job, step, now, is_over=is_over)
@@ -145,6 +149,8 @@ class JobController:
             await self._release(pod)
         if counted.to_release:
             self.worker.add(key)
+        if refused is not None:
+            raise refused
         if is_over:
             return await self._expire(job)
         return step.wait_s

@@ -9,6 +9,7 @@ from kubekit.scheduling.selectors import Selector, compile_selector
 from tinykube.apiserver.failure import ApiFailure
 from tinykube.controllers import pods as podstate
 from tinykube.controllers.following import follow
+from tinykube.controllers.owners import OwnerKeys
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.revisions import Revisions, TemplateRevision, template_of
 from tinykube.controllers.statefulset import decide, identity
@@ -35,33 +36,22 @@ class StatefulSetController:
         self._pods = registry.resource("pods")
         self._claims = registry.resource("persistentvolumeclaims")
         self._revisions = Revisions(registry)
-        self._keys: dict[str, str] = {}
         self.worker: KeyWorker[str] = KeyWorker("statefulset", self._look)
-        for resource, callback in ((self._sets, self._on_set), (self._pods, self._on_pod)):
+        self._keys = OwnerKeys(self.worker)
+        for resource, callback in ((self._sets, self._keys.on_owner), (self._pods, self._on_pod)):
             follow(registry, resource, callback)
 
     def workers(self) -> tuple[KeyWorker[Any], ...]:
         return (self.worker,)
 
     # -- what changed --------------------------------------------------------------------------------------------
-    def _on_set(self, event: str, obj: Object, old: Object | None) -> None:
-        meta = obj["metadata"]
-        if event == "DELETED":
-            self._keys.pop(meta["uid"], None)
-            return
-        self._keys[meta["uid"]] = f"{meta['namespace']}/{meta['name']}"
-        self.worker.add(self._keys[meta["uid"]])
-
     def _on_pod(self, event: str, obj: Object, old: Object | None) -> None:
         owners = [podstate.controller_of(pod) for pod in (obj, old) if pod is not None]
         for owner in owners:
-            if owner is not None and owner["uid"] in self._keys:
-                self.worker.add(self._keys[owner["uid"]])
+            self._keys.look(owner)
         if owners[0] is None or event == "DELETED":
             # A stray may be adopted; one that goes may have held the name of a pod.
-            key = f"{obj['metadata']['namespace']}/{obj['metadata']['name'].rpartition('-')[0]}"
-            if key in self._keys.values():
-                self.worker.add(key)
+            self._keys.look_at(obj["metadata"]["namespace"], obj["metadata"]["name"].rpartition("-")[0])
 
     # -- one StatefulSet -----------------------------------------------------------------------------------------
     async def _look(self, key: str) -> float | None:

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kubekit.scheduling.volumes import facts
+from tinykube.apiserver.storage_defaults import default_class, has_class
 from tinykube.controllers.following import follow
 from tinykube.controllers.pods import is_terminating
 from tinykube.controllers.recorder import Recorder
 from tinykube.controllers.volumes.decide import (
     BOUND,
+    EXTERNAL_EXPANDING,
     FAILED,
     RELEASED,
     ClaimDecision,
@@ -43,9 +45,10 @@ _STORAGE: Final = "storage.k8s.io"
 class VolumeController:
     """Binds claims to volumes, and protects both."""
 
-    def __init__(self, registry: Registry, recorder: Recorder) -> None:
+    def __init__(self, registry: Registry, recorder: Recorder, expansion_recorder: Recorder) -> None:
         self._registry = registry
         self._recorder = recorder
+        self._expansion_recorder = expansion_recorder
         self._claims = registry.resource("persistentvolumeclaims")
         self._volumes = registry.resource("persistentvolumes")
         self._claim_infos: dict[Key, facts.ClaimInfo] = {}
@@ -53,6 +56,7 @@ class VolumeController:
         self._classes: dict[str, facts.StorageClassInfo] = {}
         self._users = ClaimUsers()
         self._said: dict[Key, tuple[str, str, str]] = {}  # last event of a claim
+        self._grown: dict[Key, int] = {}  # claims that are larger than their volumes -> the size that was seen
         self.claim_worker: KeyWorker[Key] = KeyWorker("volume claims", self._look_at_claim)
         self.volume_worker: KeyWorker[str] = KeyWorker("volumes", self._look_at_volume)
         follow(registry, registry.resource((_STORAGE, "storageclasses")), self._on_class)
@@ -72,6 +76,8 @@ class VolumeController:
         else:
             self._classes[name] = facts.compile_class(obj)
         self._look_at_waiting(name)
+        if event != "DELETED":
+            self._look_at_waiting("")  # it may be the default one
 
     def _look_at_waiting(self, storage_class: str) -> None:
         """Look at the claims of a class that are not bound."""
@@ -100,6 +106,7 @@ class VolumeController:
         if event == "DELETED":
             self._claim_infos.pop(key, None)
             self._said.pop(key, None)
+            self._grown.pop(key, None)
         else:
             self._claim_infos[key] = info
             self.claim_worker.add(key)
@@ -127,12 +134,18 @@ class VolumeController:
         decision = decide_claim(info, self._volume_infos, storage, self._users.unplaced(key))
         if decision.volume:
             self._said.pop(key, None)
-            await self._bind(claim, info, self._volume_infos[decision.volume])
+            volume = self._volume_infos[decision.volume]
+            await self._bind(claim, info, volume)
+            self._say_growth(key, claim, info, volume)
             return None
+        if not info.volume and not has_class(claim) and (default := default_class(self._stored_classes())):
+            await self._patch(self._claims, claim, {"spec": {"storageClassName": default}})
+            return None  # the change brings the claim here again
         if decision.provisioner:
             claim = await self._annotate(claim, dict.fromkeys(_PROVISIONER, decision.provisioner))
         if (claim.get("status") or {}).get("phase") != decision.phase:
-            claim = await self._write_status(self._claims, claim, {"phase": decision.phase})
+            status = {"phase": decision.phase, "accessModes": None, "capacity": None}
+            claim = await self._write_status(self._claims, claim, status)
         self._say(key, claim, decision)
         return None
 
@@ -140,6 +153,17 @@ class VolumeController:
         if decision.event is not None and self._said.get(key) != decision.event:
             self._said[key] = decision.event
             self._recorder.record(claim, "PersistentVolumeClaim", *decision.event)
+
+    def _stored_classes(self) -> list[Object]:
+        return list(self._registry.list((_STORAGE, "storageclasses")))
+
+    def _say_growth(self, key: Key, claim: Object, info: facts.ClaimInfo, volume: facts.VolumeInfo) -> None:
+        """Report a claim that grew: no volume of the embedded cluster grows by itself."""
+        if info.size_bytes <= volume.size_bytes:
+            self._grown.pop(key, None)
+        elif self._grown.get(key) != info.size_bytes:
+            self._grown[key] = info.size_bytes
+            self._expansion_recorder.record(claim, "PersistentVolumeClaim", *EXTERNAL_EXPANDING)
 
     async def _bind(self, claim: Object, info: facts.ClaimInfo, volume: facts.VolumeInfo) -> None:
         stored: Object | None = self._registry.get(self._volumes, "", volume.name)
@@ -219,7 +243,7 @@ class VolumeController:
         if decision.delete:
             await self._registry.delete(self._volumes, "", name, preconditions={"uid": volume["metadata"]["uid"]})
         elif decision.problem:
-            self._recorder.record(volume, "PersistentVolume", "VolumeFailedDelete", decision.problem, "Warning")
+            self._recorder.record(volume, "PersistentVolume", decision.reason, decision.problem, "Warning")
             await self._write_status(self._volumes, volume, {"phase": FAILED, "message": decision.problem})
 
     async def _set_phase(self, volume: Object, phase: str) -> Object:

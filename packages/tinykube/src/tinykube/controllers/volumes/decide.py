@@ -20,6 +20,7 @@ BOUND: Final = "Bound"
 RELEASED: Final = "Released"
 FAILED: Final = "Failed"
 LOST: Final = "Lost"
+EXTERNAL_EXPANDING: Final = ("ExternalExpanding", "waiting for an external controller to expand this PVC", "Normal")
 _DELETED_PATHS: Final = re.compile("/tmp/.+")
 
 
@@ -48,6 +49,7 @@ class ReclaimDecision(msgspec.Struct, frozen=True):
 
     delete: bool = False
     problem: str = ""
+    reason: str = "VolumeFailedDelete"
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
@@ -189,7 +191,12 @@ def decide_volume(volume: VolumeInfo, phase: str, claim: ClaimInfo | None) -> Vo
 
 
 def decide_reclaim(name: str, spec: Object) -> ReclaimDecision:
-    """Decide about a volume whose claim is gone. What lies on nodes is never touched."""
+    """Decide about a volume whose claim is gone. Files on nodes are never touched."""
+    if spec.get("persistentVolumeReclaimPolicy") == "Recycle":
+        text = "No recycler plugin found for the volume!"
+        if spec.get("hostPath") is not None or spec.get("nfs") is not None:
+            text = "Recycle failed: the embedded cluster runs no recycler pods: remove its files, and make it again"
+        return ReclaimDecision(problem=text, reason="VolumeFailedRecycle")
     if spec.get("persistentVolumeReclaimPolicy") != "Delete":
         return ReclaimDecision()
     host_path = spec.get("hostPath")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tinykube.controllers.volumes.ephemeral import ephemeral_claims
+
 Object = Mapping[str, Any]
 Key = tuple[str, str]
 """Namespace and name."""
@@ -39,7 +41,8 @@ class ClaimUsers:
 
 
 def claims_of(pod: Object) -> Iterator[str]:
-    """Yield the names of the claims that a pod's volumes name."""
+    """Yield the names of the claims of a pod's volumes: named ones, and those made for the pod."""
     for volume in pod["spec"].get("volumes") or ():
         if name := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
             yield name
+    yield from (name for name, _ in ephemeral_claims(pod))

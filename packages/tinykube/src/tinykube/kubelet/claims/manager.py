@@ -5,7 +5,7 @@ Invariants:
 - A claim stands in the checkpoint before its first driver is called, and until the last one has unprepared it.
 - A driver prepares a claim once for all pods that use it; the last of them ends it. One claim is worked on by one pod
   at a time.
-- What a driver refuses, or does not answer, is tried again; a pod does not end before its claims are unprepared.
+- A call that a driver refuses, or does not answer, is tried again; a pod does not end before its claims are unprepared.
 
 Source: pkg/kubelet/cm/dra/manager.go of Kubernetes 1.36.
 """
@@ -209,7 +209,7 @@ class ClaimManager:
     ) -> Iterator[tuple[str, str, NodePreparedClaim | None, list[tuple[str, PreparedDevice]]]]:
         """Yield what a container gets: the pod's name for the claim, the request, the claim, (driver, device).
 
-        The claim is None while it is not known on the node.
+        The claim is None while the node does not know it.
         """
         named = {one.name: one for one in pod.spec.resource_claims}
         for wanted in container.resources.claims:

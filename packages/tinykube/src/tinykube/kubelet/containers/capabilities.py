@@ -18,8 +18,10 @@ _NAMES: Final = (
 )
 _BITS: Final = {name: 1 << bit for bit, name in enumerate(_NAMES)}
 _ALL: Final = "ALL"
+# NB: without NET_RAW, which containerd gives: all pods share the machine's network, and would read the traffic of
+# others there, such as the token with which the API server asks kubelets.
 _DEFAULT: Final = (
-    *("CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP", "SETPCAP"),
+    *("CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "SETGID", "SETUID", "SETFCAP", "SETPCAP"),
     *("NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
 )
 

@@ -30,7 +30,7 @@ import msgspec
 
 from kubekit.errors import Terminal
 from tinykube.images import NATIVE
-from tinykube.kubelet.containers.memory import MemoryGroups
+from tinykube.kubelet.containers.groups import ControlGroups, entering
 from tinykube.kubelet.containers.modes import Isolation, IsolationMode, UserIdentity, candidates, fit, observe_identity
 from tinykube.kubelet.containers.records import (
     ContainerRecord,
@@ -50,6 +50,8 @@ from tinykube.kubelet.containers.rootfs import (
     process_words,
     view,
 )
+from tinykube.kubelet.containers.tmpfs import unmount_below
+from tinykube.kubelet.logs import last_lines
 
 # In the environment of a cluster's processes: the cluster's directory or a container's below it. A container with a
 # mount namespace has the environment of its image alone; there the root file system's source is that directory.
@@ -57,6 +59,7 @@ MARK: Final = "TINYKUBE_DIRECTORY"
 _SHIM: Final = NATIVE / "container-shim"
 _REPORT_FD: Final = 3
 _LOOK_AGAIN_SECONDS: Final = 0.01
+_PROBLEM_CHARACTERS: Final = 500
 _PLAIN_ENV: Final = {"PATH": "/usr/bin:/bin"}
 
 
@@ -111,8 +114,15 @@ def _try(mode: IsolationMode) -> str:
         return _run(mode, isolated_words(spec, observe_machine(_own_paths()), stage=stage, node_root=stage))
 
 
+def run_as_root(mode: IsolationMode, *argv: str) -> None:
+    """Run a program on the machine's own files with the users that containers of this mode have. Raises OSError."""
+    spec = ContainerSpec(argv=argv, env=_PLAIN_ENV)
+    if problem := _run(mode, process_words(spec.argv, spec.env, spec)):
+        raise OSError(f"{argv[0]}: {problem}")
+
+
 def _run(mode: IsolationMode, words: Sequence[str]) -> str:
-    """Runs something in this mode and waits for its end; why it did not start, "" when it did."""
+    """Run something in this mode and wait for its end; return why it did not start or failed, "" for success."""
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
         write_words(home / "spec", ["log", str(home / "log"), "exit", str(home / "exit"), *mode.words, *words])
@@ -120,24 +130,25 @@ def _run(mode: IsolationMode, words: Sequence[str]) -> str:
         with os.fdopen(report) as file:
             answer = file.read().strip()
         os.waitpid(pid, 0)
-    return "" if answer.startswith("ok ") else answer or "the shim died"
+        if not answer.startswith("ok "):
+            return answer or "the shim died"
+        code = (home / "exit").read_text().partition(" ")[0]
+        return "" if code == "0" else f"exit code {code}: {last_lines(str(home / 'log'), _PROBLEM_CHARACTERS)}"
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory in which containers may have left files of other users. Raises OSError.
+    """Removes a directory in which containers may have left files of other users, and volumes that lie in memory.
 
-    Such files belong to ids of the machine that only a user namespace makes ours.
+    Such files belong to ids of the machine that only a user namespace makes ours. Raises OSError.
     """
+    unmount_below(path)
     try:
         shutil.rmtree(path)
     except PermissionError:
         mode = find_mode()
         if mode.isolation is not Isolation.USERS:
             raise
-        spec = ContainerSpec(argv=("rm", "-rf", str(path)), env=_PLAIN_ENV)
-        _run(mode, process_words(spec.argv, spec.env, spec))
-        if path.exists():
-            raise
+        run_as_root(mode, "rm", "-rf", str(path))
 
 
 def _closed(paths: Iterable[Path]) -> str:
@@ -183,18 +194,24 @@ class Launcher:
         node_root: the node's file system.
         records: where each container has its directory.
         isolation: None takes the best that this machine has. Raises Terminal where it has not the one given.
+        private: directories of the machine that no container sees.
     """
 
     def __init__(
-        self, node_root: Path, records: Records, isolation: Isolation | None = None, hardware: Hardware | None = None
+        self,
+        node_root: Path,
+        records: Records,
+        isolation: Isolation | None = None,
+        hardware: Hardware | None = None,
+        private: Iterable[Path] = (),
     ) -> None:
         self.node_root = node_root
         self.records = records
         self.mode = find_mode() if isolation is None else find_mode((isolation,))
         self._hardware = hardware or Hardware()
         self._execs = itertools.count()
-        self._machine = observe_machine(_own_paths(), self._hardware.state)
-        self.memory = MemoryGroups.of_this_process(node_root)
+        self._machine = observe_machine(_own_paths(), self._hardware.state, private)
+        self.groups = ControlGroups.of_this_process(node_root)
         (node_root / PROCESSES).mkdir(parents=True, exist_ok=True)
 
     async def start(self, record: ContainerRecord, spec: ContainerSpec, now: str) -> ContainerRecord:
@@ -205,28 +222,27 @@ class Launcher:
         Path(record.log).parent.mkdir(parents=True, exist_ok=True)
         spec, _ = fit(spec, self.mode)
         spec = msgspec.structs.replace(spec, argv=spec.command(spec.argv))
+        try:
+            record = msgspec.structs.replace(record, groups=self.groups.make(record.id, spec.limits))
+        except OSError as error:
+            raise start_failed(f"set the limits of its control group: {error}", record.name) from error
         place = home / "rootfs"
         place.mkdir(exist_ok=True)
         if self.mode.isolation is Isolation.NONE:
             words = self._plain_words(home, spec)
         else:
-            words = [*self.mode.words, *isolated_words(spec, self._machine, stage=place, node_root=self.node_root)]
+            own = [] if spec.privileged else self.groups.words(record.groups)
+            inside = isolated_words(spec, self._machine, stage=place, node_root=self.node_root, groups=own)
+            words = [*self.mode.words, *inside]
         (home / "spec.json").write_bytes(msgspec.json.encode(spec))  # who execs into it later may be another kubelet
-        if spec.memory_bytes and not self.memory.why:
-            try:
-                record = msgspec.structs.replace(record, memory=self.memory.make(record.id, spec.memory_bytes))
-            except OSError as error:
-                raise start_failed(f"memory limit: {error}", record.name) from error
-            words = ["memory", record.memory, *words]
         listens = ["address", spec.address] if spec.address else []
-        words = ["log", record.log, "exit", str(home / "exit"), *listens, *words]
+        words = ["log", record.log, "exit", str(home / "exit"), *listens, *entering(record.groups), *words]
         write_words(home / "spec", words)
         shim, report = _spawn(home / "spec")
         answer = (await read_all(report)).strip()
         if not answer.startswith("ok "):
             await self._reap(shim)
-            if record.memory:
-                self.memory.remove(record.memory)
+            self.groups.remove(record.groups)
             raise start_failed(answer, record.name)
         started = msgspec.structs.replace(
             record,
@@ -256,16 +272,7 @@ class Launcher:
         while left := processes.family_of_directory(home):
             processes.kill(left)
             time.sleep(_LOOK_AGAIN_SECONDS)
-        if record.memory:
-            self.memory.remove(record.memory)
-
-    def limit_memory(self, record: ContainerRecord, limit_bytes: int) -> str:
-        """Change the limit of a container that runs; return why it cannot be, "" for success."""
-        try:
-            self.memory.limit(record.memory, limit_bytes)
-        except OSError as error:
-            return str(error.strerror)
-        return ""
+        self.groups.remove(record.groups)
 
     def exit_of(self, record: ContainerRecord) -> Exit:
         """Return the exit of a container that does not run any more."""
@@ -293,8 +300,7 @@ class Launcher:
         """The command line that runs `argv` inside a running container."""
         home = self.records.home(record.id)
         spec = msgspec.json.decode((home / "spec.json").read_bytes(), type=ContainerSpec)
-        words = ["memory", record.memory] if record.memory else []
-        words += ["tty"] if tty else []
+        words = [*entering(record.groups), *(["tty"] if tty else [])]
         inside = msgspec.structs.replace(spec, argv=spec.command(tuple(argv)))
         number = next(self._execs)
         place = home / f"exec-{os.getpid()}-{number}"
@@ -375,7 +381,7 @@ async def read_all(fd: int) -> str:
 
 def kill_all(directory: Path) -> int:
     """Kills every container below a node's `containers` directory; how many there were. For `down`, without a
-    kubelet."""
+    kubelet. The node's memory is empty then: it loses the volumes that lie there."""
     count = 0
     for record in Records(directory).all():
         if is_running(record):
@@ -383,4 +389,5 @@ def kill_all(directory: Path) -> int:
             signal_container(record, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(record.pid, signal.SIGKILL)
+    unmount_below(directory.parent)
     return count

@@ -69,6 +69,20 @@ class IsolationMode(msgspec.Struct, frozen=True):
     lacks: str = ""
     own_processes: bool = True
 
+    def has_user(self, user: int | None) -> bool:
+        """Return whether a container can be this user; None is the user that it has anyway."""
+        return self.isolation is Isolation.ROOT or _has(self.users, user)
+
+    def has_group(self, group: int | None) -> bool:
+        """Return whether a container can have this group."""
+        return self.isolation is Isolation.ROOT or _has(self.groups, group)
+
+    def outside_group(self, group: int) -> int:
+        """Return the machine's id of a container's group. Raises StopIteration for a group that is not mapped."""
+        if self.isolation is Isolation.ROOT:
+            return group
+        return next(e.outside + group - e.inside for e in self.groups if e.inside <= group < e.inside + e.count)
+
     @property
     def words(self) -> list[str]:
         """The shim's words that make the namespaces."""
@@ -90,6 +104,9 @@ class IsolationMode(msgspec.Struct, frozen=True):
             Isolation.NONE: "no namespaces, one user, paths rewritten",
         }[self.isolation]
         return f"{what} ({self.lacks})" if self.lacks else what
+
+
+_NONE: Final = IsolationMode(Isolation.NONE, own_processes=False)
 
 
 def observe_identity() -> UserIdentity:
@@ -129,7 +146,7 @@ def candidates(who: UserIdentity) -> list[IsolationMode]:
             IsolationMode(Isolation.ROOT),
             everyone,
             IsolationMode(Isolation.USER, *one),
-            IsolationMode(Isolation.NONE),
+            _NONE,
         ]
     users, groups = (_given(text, who) for text in (who.subuid, who.subgid))
     if len(who.mappers) < len(_MAPPERS):
@@ -138,8 +155,8 @@ def candidates(who: UserIdentity) -> list[IsolationMode]:
         why = f"no subordinate ids: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {who.name}"
     else:
         many = IsolationMode(Isolation.USERS, one[0] + users, one[1] + groups, who.mappers)
-        return [many, IsolationMode(Isolation.USER, *one), IsolationMode(Isolation.NONE)]
-    return [IsolationMode(Isolation.USER, *one, lacks=why), IsolationMode(Isolation.NONE)]
+        return [many, IsolationMode(Isolation.USER, *one), _NONE]
+    return [IsolationMode(Isolation.USER, *one, lacks=why), _NONE]
 
 
 def _same(text: str) -> tuple[Extent, ...]:
@@ -169,13 +186,21 @@ def fit(spec: ContainerSpec, mode: IsolationMode) -> tuple[ContainerSpec, tuple[
     if spec.joins is not None and mode.isolation in (Isolation.USERS, Isolation.USER) and mode.own_processes:
         lacks.append("the processes of its target container (which has a user namespace of its own)")
         spec = msgspec.structs.replace(spec, joins=None)
+    if spec.sysctls:
+        own = tuple(one for one in spec.sysctls if one[0].startswith("kernel.") and mode.isolation is Isolation.ROOT)
+        if others := [name for name, _ in spec.sysctls if name not in dict(own)]:
+            lacks.append(f"sysctls {', '.join(others)} (it has no namespace for them, or not the right to set them)")
+        spec = msgspec.structs.replace(spec, sysctls=own)
     if mode.isolation is Isolation.ROOT:
-        return spec, ()
-    unknown = [f"user {spec.user}"] if not _has(mode.users, spec.user) else []
-    unknown += [f"group {group}" for group in (spec.group, *spec.groups) if not _has(mode.groups, group)]
+        return spec, tuple(lacks)
+    unknown = [f"user {spec.user}"] if not mode.has_user(spec.user) else []
+    unknown += [f"group {group}" for group in (spec.group, *spec.groups) if not mode.has_group(group)]
     if unknown:
         lacks.append(f"{', '.join(dict.fromkeys(unknown))} (it runs as the one user there is)")
         spec = msgspec.structs.replace(spec, user=None, group=None, groups=())
+    if spec.in_memory:
+        where = ", ".join(spec.in_memory)
+        lacks.append(f"volumes in memory (what is at {where} lies on the disk, without the volume's limit)")
     if spec.host_pid and mode.own_processes and mode.isolation in (Isolation.USERS, Isolation.USER):
         # The kernel lets a process look into those of its own user namespace, and each container has another.
         lacks.append("host PID (processes of other containers are listed, their environment and files denied)")

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from kubekit.api.quantity import Quantity
+
 
 class ContainerRecord(msgspec.Struct, kw_only=True, frozen=True):
     """One container. Times are RFC 3339; `kind` is "main", "init" or "sidecar"; `attempt` counts its restarts."""
@@ -33,7 +35,9 @@ class ContainerRecord(msgspec.Struct, kw_only=True, frozen=True):
     shim_start: int = 0
     pid: int = 0
     isolated: bool = True
-    memory: str = ""  # its control group; "" for none
+    groups: dict[str, str] = {}  # directories of its control groups, by controller
+    requests: dict[str, Quantity] = {}  # what it has now, which a resize changes
+    limits: dict[str, Quantity] = {}
     joined: bool = False  # in the PID namespace of another container
 
 
@@ -115,14 +119,17 @@ def handles_sigterm(pid: int) -> bool:
 
 
 def signal_container(record: ContainerRecord, number: int) -> None:
-    """Signals the main process of a container that runs; one that is gone is no error.
+    """Signal the main process of a container that runs; one that is gone is no error.
 
-    Where the kernel would drop SIGTERM, SIGKILL comes at once: nothing but the grace period could follow.
+    NB: the kernel drops SIGTERM for process 1 of a PID namespace that does not handle it.
     """
     if record.pid and is_running(record):
-        if number == signal.SIGTERM and not handles_sigterm(record.pid):
-            number = signal.SIGKILL
         try:
             os.kill(record.pid, number)
         except ProcessLookupError:
             return
+
+
+def end_container(record: ContainerRecord) -> None:
+    """Signal a container whose machine is switched off: SIGKILL where the kernel would drop SIGTERM."""
+    signal_container(record, signal.SIGTERM if handles_sigterm(record.pid) else signal.SIGKILL)

@@ -1,13 +1,15 @@
 """Decides the file system of a container, as instructions for `packages/tinykube/native/shim`, which carries them out.
 
-There are no images, so a container's root is the machine's own `/` with a private writable layer, and on it what the
-container was given: volumes from the node's root, its devices, libraries that the runtime injects.
+There are no images, so a container's root is the machine's own `/` with a private writable layer, and on it the mounts
+of the container: volumes from the node's root, its devices, libraries that the runtime injects.
 
 Invariants:
 
 - Nothing a container writes reaches the machine: overlays for /usr, /etc and their like, fresh /tmp and /run, the rest
-  read-only. What it writes below a hostPath volume reaches the node's root, as it should.
-- /dev holds the harmless devices and what the container was given; a privileged one has the node's /dev.
+  read-only, with all that is mounted below it. Its writes below a hostPath volume reach the node's root, as they
+  should. A symbolic link in a volume leads neither a source nor a target of a mount out of it, whenever it is made.
+- No container reads the files of clusters: tokens, keys, and volumes of other pods.
+- /dev holds the harmless devices and the container's own; a privileged one has the node's /dev.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from tinykube.images import started
+from tinykube.kubelet.containers.groups import GroupLimits
 
 _LAYERED: Final = ("bin", "etc", "home", "lib", "lib32", "lib64", "opt", "root", "sbin", "srv", "usr", "var")
 _PRIVATE: Final = frozenset({"dev", "proc", "sys", "run", "tmp", "lost+found", ".old"})
@@ -54,10 +57,11 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container with every decision made: what the runtime has to start.
 
     `devices` are mounts onto device paths, `links` (target, path) symbolic links in the container, `volumes` the
-    targets of the mounts that the pod itself asked for. `capabilities` has a bit for each that the container may have,
-    None for all; `host_pid` shares the machine's PID namespace, `joins` that of another container's process.
-    `programs` are those of the image that are started otherwise here, see `tinykube.images`. Servers that would listen
-    on all addresses listen on `address`, unless it is empty.
+    targets of the mounts that the pod itself asked for, `in_memory` those of volumes in memory. `capabilities` has a
+    bit for each that the container may have, None for all; `host_pid` shares the machine's PID namespace, `joins` that
+    of another container's process. `sysctls` are set in the IPC namespace of the process `shares_ipc`, else in a new
+    one. `programs` are those of the image that are started otherwise here, see `tinykube.images`. Servers that would
+    listen on all addresses listen on `address`, unless it is empty.
     """
 
     argv: tuple[str, ...]
@@ -72,12 +76,15 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     privileged: bool = False
     capabilities: int | None = None
     no_new_privileges: bool = False
-    memory_bytes: int | None = None
+    limits: GroupLimits = GroupLimits()
+    sysctls: tuple[tuple[str, str], ...] = ()
+    shares_ipc: int | None = None
     host_pid: bool = False
     joins: int | None = None
     read_only_root: bool = False
     hostname: str = ""
     volumes: tuple[str, ...] = ()
+    in_memory: tuple[str, ...] = ()
     programs: Mapping[str, tuple[str, ...]] = {}
     address: str = ""
 
@@ -107,7 +114,8 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
 
 class MachineRoot(msgspec.Struct, frozen=True):
     """The top of the machine's own file system. `keep` are paths of this program below directories that are hidden;
-    `guarded` are (directory, path) of those below a directory that other users may not enter."""
+    `guarded` are (directory, path) of those below a directory that other users may not enter; `private` are directories
+    that no container sees."""
 
     directories: tuple[str, ...]
     links: tuple[tuple[str, str], ...]  # (target, name)
@@ -116,24 +124,43 @@ class MachineRoot(msgspec.Struct, frozen=True):
     guarded: tuple[tuple[str, str], ...] = ()
     state: str = ""  # see Hardware
     settings: tuple[str, ...] = ()  # names below /proc that change the machine
+    private: tuple[str, ...] = ()
 
 
-def observe_machine(keep: Iterable[Path], state: str = "") -> MachineRoot:
+def observe_machine(keep: Iterable[Path], state: str = "", private: Iterable[Path] = ()) -> MachineRoot:
+    """Read what containers get of the machine.
+
+    Args:
+        keep: paths of this program, which containers need.
+        state: see Hardware.
+        private: directories that no container sees.
+    """
     directories, links = [], []
-    for entry in sorted(os.scandir("/"), key=lambda e: e.name):
+    with os.scandir("/") as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
         if entry.name in _PRIVATE or not os.access(entry.path, os.R_OK):
             continue
         if entry.is_symlink():
             links.append((str(Path(entry.path).readlink()), entry.name))
         elif entry.is_dir():
             directories.append(entry.name)
-    hidden = ("/tmp/", "/run/", "/var/run/", "/dev/shm/")
+    hidden: tuple[str, ...] = ("/tmp/", "/run/", "/var/run/", "/dev/shm/")
+    closed = tuple(place for place in sorted({os.path.realpath(path) for path in private}) if _is_seen(place, hidden))
+    hidden += tuple(f"{place}/" for place in closed)
     own = sorted(set(keep))
     kept = [str(path) for path in own if str(path).startswith(hidden)]
     guarded = [(str(guard), str(path)) for path in own for guard in _guards(path)[:1] if str(path) not in kept]
     devices = [name for name in STANDARD_DEVICES if _is_device(f"/dev/{name}")]
     settings = tuple(name for name in _SETTINGS if Path("/proc", name).exists())
-    return MachineRoot(tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded), state, settings)
+    return MachineRoot(
+        tuple(directories), tuple(links), tuple(devices), tuple(kept), tuple(guarded), state, settings, closed
+    )
+
+
+def _is_seen(place: str, hidden: tuple[str, ...]) -> bool:
+    """Return whether containers would see a directory of the machine."""
+    return place != "/" and Path(place).is_dir() and not f"{place}/".startswith(hidden)
 
 
 def _guards(path: Path) -> list[Path]:
@@ -148,28 +175,41 @@ def _is_device(path: str) -> bool:
         return False
 
 
-def isolated_words(spec: ContainerSpec, machine: MachineRoot, *, stage: Path, node_root: Path) -> list[str]:
-    """The words for a container that has a mount namespace by now; `stage` is an empty directory."""
-    words = ["stage", str(stage)]
+def isolated_words(
+    spec: ContainerSpec, machine: MachineRoot, *, stage: Path, node_root: Path, groups: Sequence[str] = ()
+) -> list[str]:
+    """The words for a container that has a mount namespace by now.
+
+    `stage` is an empty directory, `groups` are the words that show the container its control groups.
+    """
+    words = ["ipc", str(spec.shares_ipc or 0)] if spec.sysctls else []
+    for name, value in spec.sysctls:
+        words += ["sysctl", f"/proc/sys/{name.replace('.', '/')}", value]
+    words += ["stage", str(stage)]
     for name in machine.directories:
         if name in _LAYERED:
             words += ["skeleton", f"/{name}"]
     words.append("pivot")
+    mounted = {mount.target.rstrip("/") for mount in spec.mounts}
     for target, name in machine.links:
-        words += ["symlink", target, f"/{name}"]
+        if f"/{name}" not in mounted:  # a mount there shall not hide what the link leads to
+            words += ["symlink", target, f"/{name}"]
     for name in machine.directories:
         if name not in _LAYERED:
-            words += ["bind", f"/{name}", f"/{name}", "ro"]
+            words += ["bind", f"/{name}", f"/{name}", "all-ro"]
     words += ["bind", "/proc", "/proc", "rw"] if spec.host_pid else ["processes", "/proc"]
     if spec.joins is not None and not spec.host_pid:
         words += ["join", str(spec.joins)]
     if not spec.privileged:
         for name in machine.settings:
             words += ["bind", f"/proc/{name}", f"/proc/{name}", "ro"]
-    words += ["bind", "/sys", "/sys", "ro"]
+    # NB: control groups are mounted below it. A container with the right to change them could leave its limits.
+    words += ["bind", "/sys", "/sys", "ro" if spec.privileged else "all-ro", *groups]
     if (node_root / PCI_BUS).is_dir() and Path("/", PCI_BUS).is_dir():
-        words += ["bind", str(node_root / PCI_BUS), f"/{PCI_BUS}", "ro"]  # no namespace hides a machine's bus
+        words += _mount_words(node_root / PCI_BUS, f"/{PCI_BUS}", "ro", node_root)  # no namespace hides a machine's bus
     words += ["tmpfs", "/tmp", "1777", "tmpfs", "/run", "1777"]
+    for path in machine.private:
+        words += ["tmpfs", path, "755"]
     for path in machine.keep:
         words += ["bind", path, path, "ro"]
     if spec.user:
@@ -180,7 +220,7 @@ def isolated_words(spec: ContainerSpec, machine: MachineRoot, *, stage: Path, no
             words += ["bind", path, path, "ro"]
     words += _device_words(spec, machine, node_root)
     for mount in sorted(spec.mounts, key=lambda m: m.target.rstrip("/").count("/")):
-        words += ["bind", mount.source, mount.target, "ro" if mount.read_only else "rw"]
+        words += _mount_words(mount.source, mount.target, "ro" if mount.read_only else "rw", node_root)
         words += _devices_below(mount, machine, node_root)
         if spec.host_pid and mount.source == str(node_root) and (node_root / PROCESSES).is_dir():
             words += ["bind", "/proc", f"{mount.target.rstrip('/')}/{PROCESSES}", "rw"]
@@ -196,10 +236,19 @@ def isolated_words(spec: ContainerSpec, machine: MachineRoot, *, stage: Path, no
     return words + process_words(spec.argv, spec.env, spec)
 
 
+def _mount_words(source: str | Path, target: str, mode: str, node_root: Path) -> list[str]:
+    """Return the words for a mount; below the node's root, where containers write, no symbolic link is followed."""
+    if not Path(source).is_relative_to(node_root):
+        return ["bind", str(source), target, mode]
+    path = Path(source).relative_to(node_root)
+    # NB: a link on the way to the node's root would lead to a path of the container's root.
+    return ["below", os.path.realpath(node_root), "" if path == Path() else str(path), target, mode]
+
+
 def _device_words(spec: ContainerSpec, machine: MachineRoot, node_root: Path) -> list[str]:
     words: list[str] = []
     if spec.privileged:
-        words += ["bind", str(node_root / "dev"), "/dev", "rw"]
+        words += _mount_words(node_root / "dev", "/dev", "rw", node_root)
     else:
         # NB: in a sticky directory the kernel refuses `> /dev/null` to users that do not own /dev/null.
         words += ["tmpfs", "/dev", "755"]
@@ -215,7 +264,7 @@ def _device_words(spec: ContainerSpec, machine: MachineRoot, node_root: Path) ->
     if not spec.privileged:
         words += ["terminals", "/dev/pts", "symlink", "pts/ptmx", "/dev/ptmx"]
         for device in spec.devices:
-            words += ["bind", device.source, device.target, "rw"]
+            words += _mount_words(device.source, device.target, "rw", node_root)
     return words
 
 
@@ -228,7 +277,7 @@ def _devices_below(mount: BindMount, machine: MachineRoot, node_root: Path) -> l
     words: list[str] = []
     state = machine.state
     if state and mount.source == str(node_root) and mount.read_only and (node_root / state).is_dir():
-        words += ["bind", str(node_root / state), f"{mount.target.rstrip('/')}/{state}", "rw"]
+        words += _mount_words(node_root / state, f"{mount.target.rstrip('/')}/{state}", "rw", node_root)
     where = {str(node_root): "/dev", str(node_root / "dev"): ""}.get(mount.source)
     if where is not None:
         for name in machine.devices:

@@ -1,7 +1,7 @@
 """Records which container holds which device of one node, and chooses ids for a container. No I/O.
 
 Invariants: a device has at most one holding pod, and at most one container of it that lasts; what an init container got
-goes to the pod's next containers first, as in a kubelet; ids of unhealthy devices are never given.
+goes to the pod's next containers first, as in a kubelet; ids of unhealthy devices are never allocated.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The socket of a simulated runtime: there while the runtime runs, and answering what a health check asks.
 
-Who connects learns our process id from the socket, and may send SIGHUP. CRI's Version is answered as gRPC does it
+A client learns our process id from the socket, and may send SIGHUP. CRI's Version is answered as gRPC does it
 (RFC 9113, grpc.io "gRPC over HTTP2"), docker's `/_ping` and `/info` as the Engine API does; nothing else is, since the
 kubelet in this process needs no socket to reach its runtime.
 """

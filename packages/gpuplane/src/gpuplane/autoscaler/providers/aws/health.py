@@ -1,7 +1,7 @@
 """Instances that fail EC2's own status checks, or that EC2 means to stop or restart, asked each minute.
 
-A check that fails for two minutes counts, a scheduled event at once. What has been acknowledged is reported no more
-while it lasts. The checks of disks are left out: they may be about the volume of one pod.
+A check that fails for two minutes counts, a scheduled event at once. An acknowledged event is reported no more while it
+lasts. The checks of disks are left out: they may be about the volume of one pod.
 
 Source: the API reference of EC2, DescribeInstanceStatus; the choice of checks, events and times is Karpenter's.
 """

@@ -1,7 +1,7 @@
 """The AWS provider: `CloudProvider` on EC2, SSM and SQS.
 
-What it launches carries the cluster's, the claim's and the launch's names as tags, so a launch whose answer was lost is
-found again. What is remembered saves calls and bridges EC2's delays; a new process begins with nothing.
+Instances carry the cluster's, the claim's and the launch's names as tags, so a launch whose answer was lost is
+found again. State in memory saves calls and bridges EC2's delays; a new process begins with nothing.
 """
 
 from __future__ import annotations

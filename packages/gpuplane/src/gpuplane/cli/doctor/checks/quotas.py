@@ -23,7 +23,7 @@ def _decide(facts: DoctorFacts) -> Diagnosis:
             findings.append(
                 DoctorFinding(
                     fault="gpu-quotas-unreadable",
-                    what=f"{what}: the extender goes on with the quotas before",
+                    what=f"{what}: the previous quotas stay in force",
                     where=f"configmap/{names.QUOTA_CONFIGMAP} in {names.QUOTA_NAMESPACE}, {names.QUOTA_KEY}",
                     cure=f"kubectl -n {names.QUOTA_NAMESPACE} edit configmap {names.QUOTA_CONFIGMAP}",
                 )
