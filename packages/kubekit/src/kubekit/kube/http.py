@@ -56,6 +56,7 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.closed = False
         self.reusable = True
+        self._aborted = False  # by this side
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._parser: httptools.HttpResponseParser | None = None
         self._head: asyncio.Future[None] | None = None  # response head seen (stream) or all of it (buffered)
@@ -71,6 +72,7 @@ class _Connection(asyncio.Protocol):
         self._paused = False
         self._complete = False
         self._answered = False
+        self._head_complete = False
         self._failure: Unreachable | None = None
 
     # -- asyncio.Protocol ------------------------------------------------------------------------------------------
@@ -91,9 +93,9 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(f"{self.place} switched protocols unasked")
+            self._fail("the server switched protocols unasked")
         except httptools.HttpParserError as error:
-            self._fail(f"{self.place} does not speak HTTP: {error}")
+            self._fail(f"the server does not speak HTTP: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -101,15 +103,16 @@ class _Connection(asyncio.Protocol):
         self._wake(self.lost)
         if self._complete:
             return
-        if self._head is not None and self._until_close() and exc is None:
+        if self._until_close() and exc is None and not self._aborted:
             self.on_message_complete()
             return
         stage = "in the middle of an answer" if self._answered else "before it answered"
-        self._fail(f"{self.place} closed the connection {stage}" + (f" ({exc})" if exc else ""))
+        self._fail(f"the server closed the connection {stage}" + (f" ({exc})" if exc else ""))
 
     def _until_close(self) -> bool:
-        """A body of unknown length ends with the connection (HTTP/1.0 style proxies)."""
-        return bool(self.headers) and b"content-length" not in self.headers and b"transfer-encoding" not in self.headers
+        """Return whether a body of unknown length has begun, which ends with the connection (RFC 9112, 6.3)."""
+        known = b"content-length" in self.headers or b"transfer-encoding" in self.headers
+        return self._head_complete and not known
 
     # -- httptools' callbacks --------------------------------------------------------------------------------------
 
@@ -121,7 +124,8 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         # NB: an answer of 1xx, such as Continue, comes before the answer that the caller waits for.
-        if self._streaming and self._parser.get_status_code() >= 200:
+        self._head_complete = self._parser.get_status_code() >= 200
+        if self._streaming and self._head_complete:
             self._wake(self._head)
 
     def on_body(self, body: bytes) -> None:
@@ -210,6 +214,7 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         self.reusable = False
         if self.transport is not None and not self.closed:
+            self._aborted = True
             self.transport.abort()
 
 

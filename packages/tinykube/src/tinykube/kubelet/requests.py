@@ -40,11 +40,17 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str
     return words[0], words[1], headers
 
 
-def write_head(writer: asyncio.StreamWriter, status: int, kind: str, *, chunked: bool = False) -> None:
-    """Write the head of an answer with a body of media type `kind`, which ends with the connection or the chunks."""
+def write_head(writer: asyncio.StreamWriter, status: int, kind: str, length: int | None = None) -> None:
+    """Write the head of an answer with a body of media type `kind`: of `length` bytes, in chunks where that is None."""
     reason = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}.get(status, "Error")
-    length = "Transfer-Encoding: chunked\r\n" if chunked else ""
-    writer.write(f"HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\n{length}Connection: close\r\n\r\n".encode())
+    size = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    writer.write(f"HTTP/1.1 {status} {reason}\r\nContent-Type: {kind}\r\n{size}\r\nConnection: close\r\n\r\n".encode())
+
+
+def write_answer(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes) -> None:
+    """Write a whole answer."""
+    write_head(writer, status, kind, len(body))
+    writer.write(body)
 
 
 def flag(query: Query, name: str) -> bool:

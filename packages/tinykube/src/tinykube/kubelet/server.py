@@ -30,6 +30,7 @@ from tinykube.kubelet.requests import (
     read_request,
     require_websocket,
     to_websocket,
+    write_answer,
     write_head,
 )
 from tinykube.kubelet.spdy import Session
@@ -97,8 +98,7 @@ class KubeletServer:
             method, target, headers = await read_request(reader)
             await self._answer(method, target, headers, reader, writer)
         except HttpProblem as problem:
-            write_head(writer, problem.status, "text/plain")
-            writer.write(problem.what.encode())
+            write_answer(writer, problem.status, "text/plain", problem.what.encode())
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, TimeoutError):
             pass  # a client that does not finish its request, or went away
         except Exception:
@@ -118,16 +118,14 @@ class KubeletServer:
     ) -> None:
         url = urlsplit(target)
         if url.path == "/healthz":
-            write_head(writer, 200, "text/plain")
-            writer.write(b"ok")
+            write_answer(writer, 200, "text/plain", b"ok")
             return
         if not self._is_allowed(headers, writer):
             raise HttpProblem(401, "Unauthorized")
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         query = parse_qs(url.query, keep_blank_values=True)
         if parts == ["pods"]:
-            write_head(writer, 200, "application/json")
-            writer.write(self._backend.pods())
+            write_answer(writer, 200, "application/json", self._backend.pods())
         elif parts[0] == "containerLogs" and len(parts) == 4:
             await self._logs(parts, query, writer)
         elif parts[0] == "exec" and len(parts) == 4:
@@ -139,12 +137,9 @@ class KubeletServer:
         elif self._backend.usage is not None and parts == ["stats", "summary"]:
             brief = flag(query, "only_cpu_and_memory")
             body = msgspec.json.encode(summary(await self._backend.usage(), only_cpu_and_memory=brief))
-            write_head(writer, 200, "application/json")
-            writer.write(body)
+            write_answer(writer, 200, "application/json", body)
         elif self._backend.usage is not None and parts == ["metrics", "resource"]:
-            text = resource_metrics(await self._backend.usage())
-            write_head(writer, 200, CONTENT_TYPE)
-            writer.write(text)
+            write_answer(writer, 200, CONTENT_TYPE, resource_metrics(await self._backend.usage()))
         else:
             raise HttpProblem(404, "404 page not found")
 
@@ -159,7 +154,7 @@ class KubeletServer:
     async def _logs(self, parts: list[str], query: Query, writer: asyncio.StreamWriter) -> None:
         options = log_options(query, self._backend.now())
         file = self._backend.log_file(parts[1], parts[2], parts[3], flag(query, "previous"))
-        write_head(writer, 200, "text/plain", chunked=True)
+        write_head(writer, 200, "text/plain")
         await writer.drain()
         async for chunk in read_log(file.path, options, running=file.running, changed=_ticks):
             writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
