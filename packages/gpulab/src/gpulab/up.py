@@ -79,13 +79,15 @@ def with_kubelets(spec: ClusterSpec, kubelet: str, screen: Console, *, needed: S
 
     Raises Unavailable, UsageError.
     """
-    from gpulab.kubernetes import images, node
+    from gpulab.kubernetes import images, node, watches
     from gpulab.kubernetes.preflight import has_containerd
 
     if spec.images and kubelet == "real":
         raise UsageError("containerd starts images, not directories", where="--image", cure="--kubelet simulated")
     why_not = "--image names directories" if spec.images else node.lacking() or images.lacking()
     why_not = why_not or next(filter(None, map(node.unseen, needed)), "")
+    if kubelet != "simulated" and not why_not:
+        why_not = watches.lacking(len(spec.nodes))
     containerd = has_containerd(kubelet, why_not, len(spec.nodes))
     if why_not and kubelet == "auto" and spec.nodes:
         text = f"kubelets are simulated; for real ones with containerd: {why_not}"

@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.until import until
+
+PATIENCE_S = 90.0
+WAIT = f"--timeout={PATIENCE_S:g}s"
+
 
 def gpuplane(home: Path, *args: str) -> str:
     environment = {**os.environ, "GPUPLANE_HOME": str(home)}
@@ -34,21 +39,25 @@ def kubeconfig():
             gpuplane(Path(home), "down", "real")
 
 
-def test_logs_and_exec_reach_a_real_process(kubectl, kubeconfig):
+async def test_logs_and_exec_reach_a_real_process(kubectl, kubeconfig):
     def real(*args: str, **more):
         return kubectl("--namespace=default", *args, kubeconfig=kubeconfig, **more)
 
+    def logs() -> set[str]:
+        return set(real("logs", "shell").splitlines())
+
+    real("delete", "pod", "shell", "brief", "--ignore-not-found", "--grace-period=1", WAIT)  # of a first try
     real("run", "shell", "--image=busybox", "--restart=Never", "--", "sh", "-c", "echo one; echo two >&2; sleep 300")
-    real("wait", "--for=condition=Ready", "pod/shell", "--timeout=40s")
-    assert set(real("logs", "shell").splitlines()) == {"one", "two"}
+    real("wait", "--for=condition=Ready", "pod/shell", WAIT)
+    await until(lambda: logs() == {"one", "two"}, seconds=PATIENCE_S, seen=logs)
     assert real("exec", "shell", "--", "sh", "-c", "echo $HOSTNAME").strip() == "shell"
     assert real("exec", "-i", "shell", "--", "cat", stdin="through\n") == "through\n"
     done = kubectl.run("--namespace=default", "exec", "shell", "--", "sh", "-c", "exit 7", kubeconfig=kubeconfig)
     assert done.returncode == 7
     assert "Started container" in real("get", "events")
-    real("delete", "pod", "shell", "--grace-period=1", "--timeout=20s")
+    real("delete", "pod", "shell", "--grace-period=1", WAIT)
     kubectl.needs(23, "wait for a value")
     real("run", "brief", "--image=busybox", "--restart=Never", "--", "sh", "-c", "for i in 1 2 3; do echo $i; done")
-    real("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/brief", "--timeout=20s")
+    real("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/brief", WAIT)
     assert real("logs", "-f", "brief") == "1\n2\n3\n"
-    real("delete", "pod", "brief", "--timeout=20s")
+    real("delete", "pod", "brief", WAIT)
