@@ -26,8 +26,8 @@ def manifest(obj: dict[str, Any], **data: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def pod(kubectl):
-    kubectl("apply", "-f", "-", stdin=manifest(POD))
+def pod(kubectl_of_file):
+    kubectl_of_file("apply", "-f", "-", stdin=manifest(POD))
     return "plain"
 
 

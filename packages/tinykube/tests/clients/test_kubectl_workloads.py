@@ -17,16 +17,16 @@ def runs(cluster):
 
 
 @pytest.fixture(scope="module")
-def web(kubectl, runs):
-    kubectl("create", "deployment", "web", "--image=nginx", "--replicas=2")
-    kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+def web(kubectl_of_file, runs):
+    kubectl_of_file("create", "deployment", "web", "--image=nginx", "--replicas=2")
+    kubectl_of_file("rollout", "status", "deployment/web", "--timeout=20s")
     return "web"
 
 
 @pytest.fixture(scope="module")
-def shell(kubectl, runs):
-    kubectl("run", "shell", "--image=busybox", "--restart=Never")
-    kubectl("wait", "--for=condition=Ready", "pod/shell", "--timeout=20s")
+def shell(kubectl_of_file, runs):
+    kubectl_of_file("run", "shell", "--image=busybox", "--restart=Never")
+    kubectl_of_file("wait", "--for=condition=Ready", "pod/shell", "--timeout=20s")
     return "shell"
 
 
