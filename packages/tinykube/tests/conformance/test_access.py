@@ -211,3 +211,24 @@ def test_what_pods_are_given(here):
     )["spec"]
     here.see("a mount of one's own", [len(spec["volumes"]), spec["containers"][0]["volumeMounts"]])
     here.see("the authority", sorted(here.until(here.core("configmaps/kube-root-ca.crt"), lambda found: found)["data"]))
+
+
+def test_the_right_to_read_is_none_to_run_commands(here):
+    """Clients open WebSockets with GET."""
+    for verb in ("get", "delete"):
+        rules = [{"apiGroups": [""], "resources": ["pods/exec", "pods/attach", "pods/portforward"], "verbs": [verb]}]
+        here.made(here.at(RBAC, "roles"), {"metadata": {"name": verb}, "rules": rules})
+        binding = {"roleRef": {"kind": "Role", "name": verb}, "subjects": [{"kind": "User", "name": "jane"}]}
+        here.made(here.at(RBAC, "rolebindings"), {"metadata": {"name": verb}, **binding})
+    wanted = {"namespace": here.namespace, "verb": "delete", "resource": "pods", "subresource": "exec"}
+    jane = here.ordinary
+    for _ in range(200):  # a real server learns of roles from a watch
+        reviewed = jane.create(
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {"spec": {"resourceAttributes": wanted}}
+        )
+        if reviewed["status"]["allowed"]:
+            break
+    for name in ("exec", "attach", "portforward"):
+        here.see(f"{name} by GET", jane.get(here.core(f"pods/p/{name}"), command="id", ports="80"))
+        here.see(f"{name} by DELETE", jane.delete(here.core(f"pods/p/{name}")))
+        here.see(f"{name} by POST", jane.create(here.core(f"pods/p/{name}"), {}))

@@ -8,7 +8,7 @@ a `HttpResponse`, or None when they have spoken to the client themselves (watche
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -85,6 +85,8 @@ class Rest:
             name = only_value(request.query.get("fieldSelector", ""), "metadata.name")
         selected_node = only_value(request.query.get("fieldSelector", ""), "spec.nodeName")
         self._authorize(request, attributes_of(verb, target, name, selected_node))
+        if not target.group and (target.plural, target.subresource) in _STREAMS:
+            self._authorize_stream(request, target, verb)
         namespace = target.namespace if kind.info.namespaced else ""
         if kind.info.namespaced and target.name and not namespace:
             raise failure.no_such_resource()
@@ -122,6 +124,18 @@ class Rest:
                 details["kind"] = attributes.resource
             raise ApiFailure(403, "Forbidden", refusal, details)
 
+    def _authorize_stream(self, request: HttpRequest, target: Target, verb: str) -> None:
+        """Ask for the right to create, whatever the method: clients open WebSockets with GET, and the right to read is
+        none to run commands. Raises ApiFailure.
+        """
+        if verb not in ("get", "create"):
+            raise failure.method_not_allowed()
+        authorizer = self.registry.hooks.authorizer
+        needed = attributes_of("create", target, target.name)
+        if authorizer is not None and verb != "create" and authorizer.authorize(request.user, needed) is not None:
+            text = f'{target.plural} "{target.name}" is forbidden: '  # a real server gives no reason here
+            raise ApiFailure(403, "Forbidden", text, {"name": target.name, "kind": target.plural})
+
     async def _page(self, request: HttpRequest) -> HttpResponse | None:
         if request.path == "/metrics":
             return HttpResponse(200, exposition([self.requests.family()]), CONTENT_TYPE)
@@ -135,6 +149,8 @@ class Rest:
 
 
 _encode = msgspec.json.Encoder().encode
+# Since 1.35 all of these need the right to create (AuthorizePodWebsocketUpgradeCreatePermission).
+_STREAMS: Final = frozenset({("pods", "exec"), ("pods", "attach"), ("pods", "portforward")})
 _NO_PAGE = HttpResponse(404, b"404 page not found\n", "text/plain; charset=utf-8")
 
 
