@@ -64,7 +64,7 @@ class Player:
         return KubeletBackend(
             log_file=lambda *_: LogFile(log, lambda: False),
             exec_command=lambda _ns, _pod, _container, command, _tty: list(command),
-            forward_host=lambda _ns, _pod: "127.0.0.1",
+            forward_host=lambda _ns, _pod: lambda: "127.0.0.1",
             pods=lambda: b'{"kind":"PodList","apiVersion":"v1","items":[]}',
             now=time.time,
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket as sockets
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -21,10 +23,22 @@ UPGRADES = {
 }
 
 
-def host_of(namespace: str, name: str) -> str:
+class Pods:
+    """The pod of the kubelet, which may end."""
+
+    there = True
+
+
+def host_of(namespace: str, name: str) -> Callable[[], str]:
     if (namespace, name) != ("default", "one"):
         raise HttpProblem(404, f"no pod {name}")
-    return LOCALHOST
+
+    def host() -> str:
+        if not Pods.there:
+            raise HttpProblem(500, 'pod not found ("one_default")')
+        return LOCALHOST
+
+    return host
 
 
 @pytest.fixture
@@ -57,6 +71,21 @@ async def shouting() -> AsyncIterator[str]:
     listener.close()
 
 
+@pytest.fixture
+async def resetting() -> AsyncIterator[str]:
+    """The port of a program that resets each connection."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        with sockets.fromfd(writer.get_extra_info("socket").fileno(), sockets.AF_INET, sockets.SOCK_STREAM) as same:
+            same.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    listener = await asyncio.start_server(answer, LOCALHOST, 0)
+    yield str(listener.sockets[0].getsockname()[1])
+    listener.close()
+
+
 class Forwarding:
     """A client that forwards ports: `connect` opens a connection, sends and returns what came back, and the error."""
 
@@ -67,15 +96,18 @@ class Forwarding:
         self._received = b""
         self._number = 1
 
-    async def connect(self, port: str, sent: bytes) -> tuple[bytes, bytes]:
+    async def connect(self, port: str, sent: bytes, *, last: bool = True, reset: bool = False) -> tuple[bytes, bytes]:
+        """`last`: the client closes its half. `reset`: it then resets the stream, as kubectl does."""
         error, data = self._number, self._number + 2
         self._number += 4
         for number, kind in ((error, "error"), (data, "data")):
             await self._send(self._client.open(number, streamtype=kind, port=port, requestid=str(error)))
-        await self._send(self._client.data(data, sent, last=True))
+        await self._send(self._client.data(data, sent, last=last))
+        if reset:
+            await self._send(struct.pack("!HHIII", 0x8003, 3, 8, data, 5))
         while True:
             streams, ended, _ = frames(self._received)
-            if {error, data} <= ended:
+            if {error, data} <= ended | ({data} if reset else set()):
                 return streams.get(data, b""), streams.get(error, b"")
             self._received += await self._receive()
 
@@ -115,6 +147,28 @@ async def test_a_port_without_a_listener_is_an_error_of_its_connection_alone(
     assert data == b""
     assert error.startswith(f"an error occurred forwarding {port}: ".encode())
     assert await forwarding.connect(shouting, b"ping") == (b"PING", b"")
+
+
+async def test_a_reset_by_the_pod_ends_the_connection_with_an_error(
+    forwarding: Forwarding, resetting: str, shouting: str
+) -> None:
+    data, error = await forwarding.connect(resetting, b"ping", last=False)
+    assert data == b"" and error.startswith(f"an error occurred forwarding {resetting}: ".encode())
+    assert await forwarding.connect(shouting, b"ping") == (b"PING", b"")
+
+
+async def test_a_reset_by_the_client_ends_the_connection_to_the_pod(forwarding: Forwarding, shouting: str) -> None:
+    assert await forwarding.connect(shouting, b"ping", last=False, reset=True) == (b"", b"")
+    assert await forwarding.connect(shouting, b"ping") == (b"PING", b"")
+
+
+async def test_a_session_reaches_no_other_pod_when_its_own_has_ended(
+    forwarding: Forwarding, shouting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await forwarding.connect(shouting, b"ping") == (b"PING", b"")
+    monkeypatch.setattr(Pods, "there", False)
+    data, error = await forwarding.connect(shouting, b"ping")
+    assert data == b"" and b"pod not found" in error
 
 
 @pytest.mark.parametrize(

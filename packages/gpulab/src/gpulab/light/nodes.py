@@ -35,6 +35,7 @@ from tinykube.kubelet.kubelet import read_cluster
 from tinykube.kubelet.machine import ClusterAccess
 from tinykube.kubelet.node import LEASE_NAMESPACE, LEASE_SECONDS, KubeletFacts, node_labels, node_status
 from tinykube.kubelet.pod import KubeletPod
+from tinykube.kubelet.portforward import FindHost
 from tinykube.kubelet.requests import HttpProblem
 from tinykube.kubelet.server import CallerCertificate, KubeletBackend, KubeletServer, LogFile
 
@@ -300,12 +301,17 @@ class LightNodes:
                 return LogFile(path, partial(_may_grow, pod, container, path))
         raise HttpProblem(404, f'pod "{name}" or its container "{container}" not found')
 
-    def _forward_host(self, namespace: str, name: str) -> str:
-        for pod in self.pods.values():
-            meta = pod.pod.metadata
-            if (meta.namespace, meta.name) == (namespace, name):
-                return pod.address
-        raise HttpProblem(404, f'pod "{name}" not found')
+    def _forward_host(self, namespace: str, name: str) -> FindHost:
+        metas = (pod.pod.metadata for pod in self.pods.values())
+        uid = next((meta.uid for meta in metas if (meta.namespace, meta.name) == (namespace, name)), "")
+
+        def host() -> str:
+            if uid not in self.pods:
+                raise HttpProblem(404, f'pod "{name}" not found')
+            return self.pods[uid].address
+
+        host()
+        return host
 
 
 def _may_grow(pod: LightPod, container: str, path: Path) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from kubekit.documents import DocumentError, decode_json
+from kubekit.kube.tasks import first_of
 from tinykube.kubelet.websocket import Closed, WebSocket
 
 PROTOCOL: Final = "v5.channel.k8s.io"
@@ -45,6 +46,7 @@ async def serve_exec(socket: WebSocket, command: list[str], *, stdin: bool, stde
     terminal: int | None = None
     if tty:
         terminal, slave = os.openpty()
+        os.set_blocking(terminal, False)  # a program that does not read would hold up the whole kubelet
         streams: dict[str, Any] = {"stdin": slave, "stdout": slave, "stderr": slave}
     else:
         streams = {
@@ -57,13 +59,8 @@ async def serve_exec(socket: WebSocket, command: list[str], *, stdin: bool, stde
         os.close(slave)
     incoming = asyncio.create_task(_incoming(socket, process, terminal))
     try:
-        if terminal is not None:
-            await _from_terminal(socket, terminal)
-        else:
-            await asyncio.gather(_outgoing(socket, process.stdout, STDOUT), _outgoing(socket, process.stderr, STDERR))
-        code = await process.wait()
-        await socket.send(bytes([ERROR]) + msgspec.json.encode(exit_status(code)))
-        await socket.close()
+        # NB: `incoming` does not see that the client goes while the command does not take its input.
+        await first_of(_run(socket, process, terminal), socket.hung_up())
     except Closed:
         pass  # the client went away: so does its command
     finally:
@@ -75,6 +72,17 @@ async def serve_exec(socket: WebSocket, command: list[str], *, stdin: bool, stde
             await process.wait()
         if terminal is not None:
             os.close(terminal)
+
+
+async def _run(socket: WebSocket, process: asyncio.subprocess.Process, terminal: int | None) -> None:
+    """Send the output of a command, and how it ended. Raises Closed."""
+    if terminal is not None:
+        await _from_terminal(socket, terminal)
+    else:
+        await asyncio.gather(_outgoing(socket, process.stdout, STDOUT), _outgoing(socket, process.stderr, STDERR))
+    code = await process.wait()
+    await socket.send(bytes([ERROR]) + msgspec.json.encode(exit_status(code)))
+    await socket.close()
 
 
 async def _outgoing(socket: WebSocket, reader: asyncio.StreamReader | None, channel: int) -> None:
@@ -93,11 +101,28 @@ async def _from_terminal(socket: WebSocket, terminal: int) -> None:
             loop.remove_reader(terminal)
         try:
             data = os.read(terminal, 32768)
+        except BlockingIOError:
+            continue
         except OSError:  # the last process of the terminal has ended
             return
         if not data:
             return
         await socket.send(bytes([STDOUT]) + data)
+
+
+async def _to_terminal(terminal: int, data: bytes) -> None:
+    """Write all of the data. Raises OSError when the last process of the terminal has ended."""
+    loop, rest = asyncio.get_running_loop(), memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(terminal, rest) :]
+        except BlockingIOError:
+            ready = asyncio.Event()
+            loop.add_writer(terminal, ready.set)
+            try:
+                await ready.wait()
+            finally:
+                loop.remove_writer(terminal)
 
 
 async def _incoming(socket: WebSocket, process: asyncio.subprocess.Process, terminal: int | None) -> None:
@@ -109,13 +134,13 @@ async def _incoming(socket: WebSocket, process: asyncio.subprocess.Process, term
                 size = decode_json(data, Size)
                 fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.height, size.width, 0, 0))
             elif channel == STDIN and terminal is not None:
-                os.write(terminal, data)
+                await _to_terminal(terminal, data)
             elif channel == STDIN and process.stdin is not None:
                 process.stdin.write(data)
                 await process.stdin.drain()
             elif channel == CLOSE and data[:1] == bytes([STDIN]) and process.stdin is not None:
                 process.stdin.close()
-    except (ConnectionError, DocumentError, struct.error):
+    except (OSError, DocumentError, struct.error):
         return  # the command has closed its input, or the client speaks nonsense: output goes on
     except Closed:
         if process.returncode is None:

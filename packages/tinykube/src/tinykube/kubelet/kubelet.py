@@ -38,6 +38,7 @@ from tinykube.kubelet.machine import ClusterAccess, KubeletMachine
 from tinykube.kubelet.node import KubeletFacts, NodeReporter
 from tinykube.kubelet.platform import Platform
 from tinykube.kubelet.pod import KubeletPod, every_container
+from tinykube.kubelet.portforward import FindHost
 from tinykube.kubelet.requests import HttpProblem
 from tinykube.kubelet.runtimes import ContainerRuntime
 from tinykube.kubelet.server import CallerCertificate, KubeletBackend, KubeletServer, LogFile
@@ -316,11 +317,18 @@ class Kubelet:
             raise HttpProblem(400, f'container not found ("{container}")')
         return self.machine.launcher.exec_command(record, argv, tty=tty)
 
-    def _forward_host(self, namespace: str, name: str) -> str:
-        worker = self._worker(namespace, name)
-        if not any(state.running for state in worker.seen.values()):
-            raise HttpProblem(500, f'pod not found ("{name}_{namespace}")')
-        return self.machine.pod_ip(worker.pod.metadata.uid)
+    def _forward_host(self, namespace: str, name: str) -> FindHost:
+        uid = self._worker(namespace, name).pod.metadata.uid
+
+        def host() -> str:
+            worker = self.workers.get(uid)
+            # NB: the address of a pod that has ended is soon another one's.
+            if worker is None or not any(state.running for state in worker.seen.values()):
+                raise HttpProblem(500, f'pod not found ("{name}_{namespace}")')
+            return self.machine.pod_ip(uid)
+
+        host()
+        return host
 
     async def _usage(self) -> NodeUsage:
         running = running_containers(self.workers.values())

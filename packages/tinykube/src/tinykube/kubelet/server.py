@@ -19,8 +19,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from kubekit.kube.exposition import CONTENT_TYPE
+from kubekit.kube.tasks import first_of
 from tinykube.kubelet import execute, portforward
 from tinykube.kubelet.attach import serve_attach
+from tinykube.kubelet.hangup import hung_up
 from tinykube.kubelet.logs import Options, read_log
 from tinykube.kubelet.requests import (
     HttpProblem,
@@ -57,7 +59,7 @@ class KubeletBackend(msgspec.Struct, frozen=True):
 
     log_file: Callable[[str, str, str, bool], LogFile]  # namespace, pod, container, previous
     exec_command: Callable[[str, str, str, tuple[str, ...], bool], list[str]]
-    forward_host: Callable[[str, str], str]  # namespace, pod: the address of its ports
+    forward_host: Callable[[str, str], portforward.FindHost]  # namespace, pod
     pods: Callable[[], bytes]
     now: Callable[[], float]
     usage: Callable[[], Awaitable[NodeUsage]] | None = None
@@ -155,11 +157,15 @@ class KubeletServer:
         options = log_options(query, self._backend.now())
         file = self._backend.log_file(parts[1], parts[2], parts[3], flag(query, "previous"))
         write_head(writer, 200, "text/plain")
-        await writer.drain()
-        async for chunk in read_log(file.path, options, running=file.running, changed=_ticks):
-            writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+
+        async def send() -> None:
             await writer.drain()
-        writer.write(b"0\r\n\r\n")
+            async for chunk in read_log(file.path, options, running=file.running, changed=_ticks):
+                writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+                await writer.drain()
+            writer.write(b"0\r\n\r\n")
+
+        await first_of(send(), hung_up(writer))  # who writes nothing does not see that the client goes
 
     async def _exec(
         self,

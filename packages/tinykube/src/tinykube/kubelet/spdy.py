@@ -2,6 +2,9 @@
 
 Streams are opened by the client, named by their headers; windows are not limited (neither does the Go library of all
 clients limit them), so WINDOW_UPDATE is ignored. One zlib stream in each direction carries all headers.
+
+Invariant: a client cannot fill memory. A session reads no further while its streams hold _MOST_HELD unread bytes. It
+ends when its client opens too many streams, or sends headers or control frames that are too long.
 """
 
 from __future__ import annotations
@@ -9,13 +12,23 @@ from __future__ import annotations
 import asyncio
 import struct
 import zlib
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
+
+from kubekit.kube.tasks import first_of
+from tinykube.kubelet.hangup import hung_up
 
 _VERSION: Final = 3
 _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _PING, _GOAWAY, _HEADERS = 1, 2, 3, 6, 7, 8
 _FIN: Final = 1
 _MAX_FRAME: Final = 1 << 24
+_PIECE: Final = 1 << 16  # bytes of a frame's data that are passed on together
+_MOST_HELD: Final = 1 << 20
+_LONGEST_CONTROL: Final = 1 << 16
+_LONGEST_HEADERS: Final = 1 << 16
+_PING_BYTES: Final = 4
+_MOST_STREAMS: Final = 1000
 _WORDS: Final = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow "
     "authorization cache-control connection content-base content-encoding content-language content-length "
@@ -40,40 +53,69 @@ DICTIONARY: Final = (
 
 
 class SpdyStream:
-    """One stream; `read` gives data until the client has closed its half."""
+    """One stream; `read` gives data until the client has closed its half.
+
+    `gone` is set when the client has reset the stream, and at the end of the session.
+    """
 
     def __init__(self, session: Session, number: int, headers: dict[str, str]) -> None:
         self.number = number
         self.headers = headers
+        self.gone = asyncio.Event()
+        self.received_fin = False
+        self.sent_fin = False
         self._session = session
-        self._arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._sent_fin = False
+        self._arrived: deque[bytes] = deque()
+        self._changed = asyncio.Event()
 
-    def arrived(self, data: bytes | None) -> None:
-        """None: the client's half is closed."""
-        self._arrived.put_nowait(data)
+    def arrive(self, data: bytes) -> None:
+        self._arrived.append(data)
+        self._changed.set()
+
+    def end(self) -> None:
+        """The client's half is closed."""
+        self.received_fin = True
+        self._changed.set()
+
+    def drop(self) -> int:
+        """Forget what is unread; return how many bytes that are."""
+        size = sum(map(len, self._arrived))
+        self._arrived.clear()
+        return size
 
     async def read(self) -> bytes:
         """The next piece; empty at the end."""
-        data = await self._arrived.get()
-        if data is None:
-            self._arrived.put_nowait(None)
-            return b""
+        while not self._arrived:
+            if self.received_fin:
+                return b""
+            self._changed.clear()
+            await self._changed.wait()
+        data = self._arrived.popleft()
+        self._session.release(len(data))
         return data
 
     async def write(self, data: bytes) -> None:
-        """Raises ConnectionError when the client has gone."""
+        """Raises ConnectionError when the client has gone, or reset the stream."""
+        if self.gone.is_set():
+            raise ConnectionResetError("the client has reset the stream")
         await self._session.send_data(self.number, data)
 
     async def close(self) -> None:
         """Closes our half."""
-        if not self._sent_fin:
-            self._sent_fin = True
+        if not self.sent_fin and not self.gone.is_set():
+            self.sent_fin = True
             await self._session.send_data(self.number, b"", _FIN)
+            self._session.settle(self)
 
     def reset(self) -> None:
         """Ends the stream in both directions, as cancelled."""
-        self._session.send_control(_RST_STREAM, struct.pack("!II", self.number, 5))
+        if not self.gone.is_set():
+            self._session.send_control(_RST_STREAM, struct.pack("!II", self.number, 5))
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop what is unread, and what the client still sends."""
+        self._session.forget(self)
 
 
 class Session:
@@ -85,7 +127,9 @@ class Session:
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
         self._streams: dict[int, SpdyStream] = {}
-        self._opened: asyncio.Queue[SpdyStream | None] = asyncio.Queue()
+        self._opened: asyncio.Queue[SpdyStream | None] = asyncio.Queue(_MOST_STREAMS + 1)
+        self._held = 0  # unread bytes of all streams
+        self._released = asyncio.Event()
 
     async def streams(self) -> AsyncIterator[SpdyStream]:
         while (stream := await self._opened.get()) is not None:
@@ -100,44 +144,91 @@ class Session:
             pass  # the client went away or speaks something else: the session is over either way
         finally:
             for stream in self._streams.values():
-                stream.arrived(None)
-            self._opened.put_nowait(None)
+                stream.end()
+                stream.gone.set()
+            self._streams.clear()
+            self._opened.put_nowait(None)  # there is room for it: see _open
+
+    def release(self, size: int) -> None:
+        self._held -= size
+        self._released.set()
+
+    def settle(self, stream: SpdyStream) -> None:
+        """Forget a stream when both halves are closed."""
+        if stream.received_fin and stream.sent_fin:
+            self._streams.pop(stream.number, None)
+
+    def forget(self, stream: SpdyStream) -> None:
+        """End a stream with all that is unread of it."""
+        self._streams.pop(stream.number, None)
+        self.release(stream.drop())
+        stream.end()
+        stream.gone.set()
 
     async def _frame(self) -> bool:
         first, flags_length = struct.unpack("!II", await self._reader.readexactly(8))
         flags, length = flags_length >> 24, flags_length & 0xFFFFFF
-        body = await self._reader.readexactly(length)
         if not first & 0x80000000:
-            stream = self._streams.get(first)
-            if stream is not None:
-                if body:
-                    stream.arrived(body)
-                if flags & _FIN:
-                    stream.arrived(None)
+            await self._data(first, flags, length)
             return True
+        if length > _LONGEST_CONTROL:
+            raise ConnectionAbortedError("a control frame is too long")
+        body = await self._reader.readexactly(length)
         kind: int = first & 0xFFFF
         if kind == _SYN_STREAM:
-            self._syn_stream(body, flags)
+            await self._open(body, flags)
         elif kind == _HEADERS:
             self._headers(body[4:])  # keeps the decompressor in step
         elif kind == _RST_STREAM:
-            number = struct.unpack("!I", body[:4])[0]
-            if number in self._streams:
-                self._streams[number].arrived(None)
+            stream = self._streams.get(struct.unpack("!I", body[:4])[0])
+            if stream is not None:
+                self.forget(stream)
         elif kind == _PING:
+            if length != _PING_BYTES:
+                raise ConnectionAbortedError("a ping has four bytes")
             self.send_control(_PING, body)
+            await self._writer.drain()
         return kind != _GOAWAY
 
-    def _syn_stream(self, body: bytes, flags: int) -> None:
+    async def _data(self, number: int, flags: int, length: int) -> None:
+        while length:
+            piece = await self._reader.read(min(length, _PIECE))
+            if not piece:
+                raise ConnectionResetError("the client left within a frame")
+            length -= len(piece)
+            await self._until_room()
+            stream = self._streams.get(number)
+            if stream is not None and not stream.received_fin:  # else it was reset while this came
+                self._held += len(piece)
+                stream.arrive(piece)
+        stream = self._streams.get(number)
+        if stream is not None and flags & _FIN:
+            stream.end()
+            self.settle(stream)
+
+    async def _until_room(self) -> None:
+        """Wait for readers of streams. Raises ConnectionError when the client leaves meanwhile."""
+        while self._held >= _MOST_HELD:
+            self._released.clear()
+            if await first_of(self._released.wait(), hung_up(self._writer)) == 1:
+                raise ConnectionResetError("the client left before all was read")
+
+    async def _open(self, body: bytes, flags: int) -> None:
         number = struct.unpack("!I", body[:4])[0] & 0x7FFFFFFF
-        stream = self._streams[number] = SpdyStream(self, number, self._headers(body[10:]))
+        headers = self._headers(body[10:])
+        if number in self._streams or max(len(self._streams), self._opened.qsize()) >= _MOST_STREAMS:
+            raise ConnectionAbortedError("too many streams, or one twice")
+        stream = self._streams[number] = SpdyStream(self, number, headers)
         if flags & _FIN:
-            stream.arrived(None)
+            stream.end()
         self.send_control(_SYN_REPLY, struct.pack("!I", number) + self._compressed({}))
         self._opened.put_nowait(stream)
+        await self._writer.drain()
 
     def _headers(self, block: bytes) -> dict[str, str]:
-        data = self._inflate.decompress(block)
+        data = self._inflate.decompress(block, _LONGEST_HEADERS)
+        if self._inflate.unconsumed_tail:
+            raise zlib.error("the headers are too long")
         (count,) = struct.unpack_from("!I", data)
         at = 4
         texts: list[str] = []

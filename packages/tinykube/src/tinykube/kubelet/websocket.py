@@ -8,8 +8,11 @@ import hashlib
 import struct
 from typing import Final
 
+from tinykube.kubelet.hangup import hung_up
+
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_LONGEST: Final = 1 << 24
+_LONGEST: Final = 1 << 24  # bytes of a message
+_LONGEST_CONTROL: Final = 125  # RFC 6455, 5.5
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 
@@ -41,8 +44,8 @@ class WebSocket:
         self._writer = writer
 
     async def receive(self) -> bytes:
-        """The next message. Raises Closed."""
-        whole = b""
+        """The next message. Raises Closed, also for one of more than 16 MiB."""
+        whole = bytearray()
         try:
             while True:
                 final, opcode, data = await self._frame()
@@ -51,10 +54,14 @@ class WebSocket:
                     raise Closed
                 if opcode == PING:
                     self._writer.write(frame(PONG, data))
+                    await self._writer.drain()
                 elif opcode in (CONTINUATION, TEXT, BINARY):
+                    if len(whole) + len(data) > _LONGEST:
+                        raise Closed
                     whole += data
                     if final:
-                        return whole
+                        return bytes(whole)
+                    await asyncio.sleep(0)  # many small frames in one piece keep nobody else waiting
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise Closed from error
 
@@ -65,7 +72,8 @@ class WebSocket:
             (size,) = struct.unpack("!H", await self._reader.readexactly(2))
         elif size == 127:
             (size,) = struct.unpack("!Q", await self._reader.readexactly(8))
-        if size > _LONGEST:
+        control = first & 0x08
+        if size > _LONGEST or (control and (size > _LONGEST_CONTROL or not first & 0x80)):
             raise Closed
         mask = await self._reader.readexactly(4) if second & 0x80 else b""
         data = await self._reader.readexactly(size)
@@ -84,6 +92,10 @@ class WebSocket:
             await self._writer.drain()
         except ConnectionError as error:
             raise Closed from error
+
+    async def hung_up(self) -> None:
+        """Return when the other side has gone, whatever of it is still unread."""
+        await hung_up(self._writer)
 
     async def close(self) -> None:
         if self._writer.is_closing():

@@ -18,7 +18,8 @@ from kubekit.documents import decode_json
 from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.streams import upgrade
-from tinykube.apiserver.streams.websockets import accept_websocket
+from tinykube.apiserver.streams.websockets import accept_websocket, choose_protocol
+from tinykube.kubelet.hangup import hung_up
 from tinykube.kubelet.spdy import Session, SpdyStream
 from tinykube.kubelet.websocket import TEXT, Closed, WebSocket
 
@@ -38,6 +39,10 @@ class Channels(Protocol):
 
     async def send(self, channel: int, data: bytes) -> None:
         """Raises ConnectionError when the client has gone."""
+        ...
+
+    async def hung_up(self) -> None:
+        """Return when the client has gone, whatever of it is still unread."""
         ...
 
     async def close(self) -> None: ...
@@ -77,6 +82,9 @@ class WebSocketChannels:
         except Closed:
             raise ConnectionResetError("the client closed the WebSocket") from None
 
+    async def hung_up(self) -> None:
+        await hung_up(self._writer)
+
     async def close(self) -> None:
         await self._socket.close()
         self._writer.close()
@@ -103,17 +111,17 @@ class SpdyChannels:
         raise ConnectionResetError("the client left before it opened its streams")
 
     async def messages(self) -> AsyncIterator[tuple[int, bytes | None]]:
-        queue: asyncio.Queue[tuple[int, bytes | None]] = asyncio.Queue()
+        queue: asyncio.Queue[tuple[int, bytes | None]] = asyncio.Queue(1)
         inputs = [channel for channel in (STDIN, RESIZE) if channel in self._streams]
 
         async def pump(channel: int) -> None:
             while data := await self._streams[channel].read():
-                queue.put_nowait((channel, data))
-            queue.put_nowait((channel, None))
+                await queue.put((channel, data))
+            await queue.put((channel, None))
 
         async def until_gone() -> None:
             await self._running
-            queue.put_nowait((CLOSE, None))
+            await queue.put((CLOSE, None))
 
         tasks = [asyncio.create_task(pump(channel)) for channel in inputs]
         tasks.append(asyncio.create_task(until_gone()))
@@ -129,6 +137,9 @@ class SpdyChannels:
         if stream is not None:
             await stream.write(data)
 
+    async def hung_up(self) -> None:
+        await hung_up(self._writer)
+
     async def close(self) -> None:
         try:
             for stream in self._streams.values():
@@ -139,21 +150,28 @@ class SpdyChannels:
             self._writer.close()
 
 
-async def accept(request: HttpRequest) -> Channels:
-    """Upgrades a request. Raises ApiFailure 400 when it asks for nothing that is spoken here."""
+def require_spoken(request: HttpRequest) -> None:
+    """Raise ApiFailure 400 for a request that `accept` would refuse, before anything is done for it."""
     kind = upgrade.wanted(request)
     if kind == "websocket":
+        choose_protocol(request, _WEBSOCKET)
+    elif kind != "spdy/3.1":
+        raise bad_request("Upgrade request required")
+
+
+async def accept(request: HttpRequest) -> Channels:
+    """Upgrades a request. Raises ApiFailure 400 when it asks for nothing that is spoken here."""
+    require_spoken(request)
+    if upgrade.wanted(request) == "websocket":
         return WebSocketChannels(*accept_websocket(request, _WEBSOCKET))
-    if kind == "spdy/3.1":
-        reader, writer = upgrade.switch(request, {"Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": _SPDY})
-        channels = SpdyChannels(Session(reader, writer), writer, _expected(request))
-        try:
-            await channels.open()
-        except ConnectionError:
-            writer.close()
-            raise
-        return channels
-    raise bad_request("Upgrade request required")
+    reader, writer = upgrade.switch(request, {"Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": _SPDY})
+    channels = SpdyChannels(Session(reader, writer), writer, _expected(request))
+    try:
+        await channels.open()
+    except ConnectionError:
+        writer.close()
+        raise
+    return channels
 
 
 def _expected(request: HttpRequest) -> frozenset[str]:

@@ -27,11 +27,13 @@ from tinykube.apiserver.streams.channels import (
     STDIN,
     Channels,
     accept,
+    require_spoken,
 )
 from tinykube.apiserver.streams.kubelet import KubeletClient
 from tinykube.apiserver.streams.proxy import forwarded, service_address, split_name, split_service
 from tinykube.apiserver.streams.websockets import send_log
 from tinykube.kubelet.execute import PROTOCOL as EXEC_PROTOCOL
+from tinykube.kubelet.hangup import end
 from tinykube.kubelet.portforward import PROTOCOL as FORWARD_PROTOCOL
 from tinykube.kubelet.websocket import Closed, WebSocket
 
@@ -122,6 +124,7 @@ class Streams:
         self, request: HttpRequest, pod: Object, what: str, container: str, options: list[tuple[str, str]]
     ) -> None:
         """Carry the channels of an exec or attach between the client and the kubelet."""
+        require_spoken(request)  # before the command is started
         socket, writer = await self._kubelet(pod).stream(_target(what, pod, options, container), EXEC_PROTOCOL)
         try:
             await _bridge(await accept(request), socket)
@@ -129,7 +132,7 @@ class Streams:
             metadata = pod["metadata"]
             logger.debug("%s of %s/%s ended: %s", what, metadata["namespace"], metadata["name"], problem)
         finally:
-            writer.close()
+            end(writer)
 
     async def _portforward(
         self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str
@@ -139,7 +142,7 @@ class Streams:
         try:
             await portforward.carry(request, socket)
         finally:
-            writer.close()
+            end(writer)
         return None
 
     async def _proxy(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse | None:
@@ -223,10 +226,10 @@ async def _send_all(request: HttpRequest, pieces: AsyncIterator[bytes]) -> None:
 
 
 async def _bridge(client: Channels, kubelet: WebSocket) -> None:
-    """Carry an exec or attach until the kubelet has said how it ended, or the client has gone."""
+    """Carry an exec or attach until the kubelet has said how it ended, or the client has gone; so does its command."""
     try:
-        if await first_of(_to_client(client, kubelet), _to_kubelet(client, kubelet)) == 1:
-            await kubelet.close()  # the client has gone, and with it the reason for the command
+        # NB: while the kubelet takes no more, `_to_kubelet` does not see that the client goes.
+        await first_of(_to_client(client, kubelet), _to_kubelet(client, kubelet), client.hung_up())
     finally:
         with contextlib.suppress(ConnectionError):
             await client.close()

@@ -14,6 +14,7 @@ from tinykube.apiserver.asgi import HttpRequest
 from tinykube.apiserver.failure import bad_request
 from tinykube.apiserver.streams import upgrade
 from tinykube.apiserver.streams.websockets import accept_websocket
+from tinykube.kubelet.hangup import hung_up
 from tinykube.kubelet.portforward import PROTOCOL, SPDY_PROTOCOL
 from tinykube.kubelet.websocket import Closed, WebSocket
 
@@ -32,7 +33,8 @@ async def carry(request: HttpRequest, kubelet: WebSocket) -> None:
     else:
         raise bad_request("unable to upgrade: port-forward needs SPDY/3.1, by itself or through a WebSocket")
     try:
-        await first_of(_copy(client, kubelet), _copy(kubelet, client))
+        # NB: while the kubelet takes no more, the first copy does not see that the client goes.
+        await first_of(_copy(client, kubelet), _copy(kubelet, client), hung_up(writer))
     finally:
         writer.close()
 

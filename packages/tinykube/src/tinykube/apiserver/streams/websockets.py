@@ -25,15 +25,21 @@ def accept_websocket(request: HttpRequest, known: Sequence[str]) -> tuple[str, W
 
     Raises ApiFailure 400 when it offers none of them.
     """
-    offered = [word.strip() for word in request.header(b"sec-websocket-protocol").split(",")]
-    chosen = next((protocol for protocol in known if protocol in offered), None)
-    if chosen is None:
-        raise bad_request(f"unable to upgrade: none of the subprotocols {offered} is known")
+    chosen = choose_protocol(request, known)
     headers = {"Upgrade": "websocket", "Sec-WebSocket-Accept": accept_key(request.header(b"sec-websocket-key"))}
     if chosen:
         headers["Sec-WebSocket-Protocol"] = chosen
     reader, writer = upgrade.switch(request, headers)
     return chosen, WebSocket(reader, writer), writer
+
+
+def choose_protocol(request: HttpRequest, known: Sequence[str]) -> str:
+    """Return the first of the `known` protocols that a request offers. Raises ApiFailure 400 when it offers none."""
+    offered = [word.strip() for word in request.header(b"sec-websocket-protocol").split(",")]
+    chosen = next((protocol for protocol in known if protocol in offered), None)
+    if chosen is None:
+        raise bad_request(f"unable to upgrade: none of the subprotocols {offered} is known")
+    return chosen
 
 
 async def send_log(request: HttpRequest, pieces: AsyncIterator[bytes]) -> None:
