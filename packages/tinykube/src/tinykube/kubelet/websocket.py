@@ -61,7 +61,7 @@ class WebSocket:
                     whole += data
                     if final:
                         return bytes(whole)
-                    await asyncio.sleep(0)  # many small frames in one piece keep nobody else waiting
+                    await asyncio.sleep(0)  # many small frames at once hold up no other task
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise Closed from error
 
