@@ -82,10 +82,7 @@ class _Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+            keep_alive(sock)
 
     def data_received(self, data: bytes) -> None:
         self._answered = True
@@ -216,6 +213,14 @@ class _Connection(asyncio.Protocol):
         if self.transport is not None and not self.closed:
             self._aborted = True
             self.transport.abort()
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel find out within a minute that the other side of a TCP connection has gone without a word."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
 async def read_whole(read: Callable[[], Awaitable[bytes | None]], most: int, place: str) -> bytes:

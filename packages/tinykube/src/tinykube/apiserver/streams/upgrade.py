@@ -13,6 +13,7 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from kubekit.kube.http import keep_alive
 from tinykube.apiserver.asgi import CERTIFICATE_SUBJECT, HttpRequest
 from tinykube.apiserver.failure import bad_request
 from tinykube.kubelet.requests import accept_upgrade
@@ -72,6 +73,8 @@ class UpgradableProtocol(HttpToolsProtocol):
         """The connection as streams; it is the caller's to close."""
         self.cycle.disconnected = True  # this request gets no HTTP answer any more
         self.connections.discard(self)
+        if (sock := self.transport.get_extra_info("socket")) is not None:
+            keep_alive(sock)  # a client with unread bytes on their way may end without one that arrives
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
