@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,26 @@ async def test_a_limit_of_cpu_holds_and_the_container_sees_its_own_groups(api: A
         await api.phase("Succeeded", name)
     assert node.log("shown") in ("10000\n", "10000 100000\n")
     assert float(node.log("spin")) < 0.5  # of one second and the start of Python; without a limit it is more
+
+
+def test_kubelets_that_start_at_the_same_time_do_not_take_each_others_groups(tmp_path: Path) -> None:
+    """Each removes the empty groups of nodes, as plain directories here."""
+    hierarchies = {"memory": GroupHierarchy(tmp_path, unified=False)}
+    over = threading.Event()
+
+    def start_again_and_again() -> None:
+        while not over.is_set():
+            ControlGroups(tmp_path / "other", hierarchies).close()
+
+    other = threading.Thread(target=start_again_and_again)
+    other.start()
+    try:
+        for number in range(500):
+            groups = ControlGroups(tmp_path / "own", hierarchies)
+            assert groups.why["memory"] == ""
+            made = groups.make(f"{number:064}"[::-1], GroupLimits())
+            assert Path(made["memory"]).is_dir()
+            groups.remove(made)
+    finally:
+        over.set()
+        other.join()

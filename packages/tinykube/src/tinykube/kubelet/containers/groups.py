@@ -17,7 +17,8 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ _FEWEST_SHARES: Final = 2
 _MOST_SHARES: Final = 262_144
 _SHORTEST_QUOTA: Final = 1000
 _SEEN_AT: Final = "/sys/fs/cgroup"
+_TRIES: Final = 100
 _STARTS_WITHIN_SECONDS: Final = 600.0  # a container has entered its groups by then
 
 
@@ -122,7 +124,7 @@ class ControlGroups:
             if hierarchy.unified and controller not in (place / "cgroup.subtree_control").read_text().split():
                 return f"{place} has no limits of {controller} for its groups"
             _sweep(place, self._name)
-            self._make_node(controller, hierarchy)
+            _despite_sweeps(partial(self._make_node, controller, hierarchy))
         except OSError as error:
             return f"{place}: {error.strerror}"
         return ""
@@ -135,6 +137,11 @@ class ControlGroups:
             (node / "cgroup.subtree_control").write_text(f"+{controller}")
         if controller == "cpu":
             self._weigh(node, cpu_shares((os.cpu_count() or 1) * 1000), unified=hierarchy.unified)
+
+    def _make_container(self, controller: str, hierarchy: GroupHierarchy, place: Path) -> None:
+        if not place.parent.exists():
+            self._make_node(controller, hierarchy)
+        place.mkdir(exist_ok=True)
 
     def close(self) -> None:
         """Remove the node's own group, unless containers are left in it."""
@@ -150,11 +157,7 @@ class ControlGroups:
                 continue
             hierarchy = self._hierarchies[controller]
             place = hierarchy.directory / self._name / container[:16]
-            try:
-                place.mkdir(exist_ok=True)
-            except FileNotFoundError:
-                self._make_node(controller, hierarchy)
-                place.mkdir(exist_ok=True)
+            _despite_sweeps(partial(self._make_container, controller, hierarchy, place))
             groups[controller] = str(place)
             if controller == "memory" and hierarchy.unified:
                 (place / "memory.oom.group").write_text("1")
@@ -232,15 +235,26 @@ class ControlGroups:
         return [*words, "readonly", _SEEN_AT]
 
 
+def _despite_sweeps(make: Callable[[], None]) -> None:
+    """Make a group. Raises OSError.
+
+    Every kubelet that starts removes the groups of nodes that are empty, perhaps between two steps of this.
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            return make()
+    return make()
+
+
 def _sweep(place: Path, own: str) -> None:
     """Remove what kubelets left that were killed: empty groups of nodes, and of containers that start no more."""
     before = time.time() - _STARTS_WITHIN_SECONDS
-    for node in place.glob(f"{_PREFIX}-*/"):
-        for group in node.glob("*/"):
-            with contextlib.suppress(OSError):
-                if (node.name == own or group.stat().st_mtime < before) and not (group / _PROCESSES).read_text():
-                    group.rmdir()
-        with contextlib.suppress(OSError):  # such as one with containers
+    for node in list(place.glob(f"{_PREFIX}-*/")):
+        with contextlib.suppress(OSError):  # another kubelet has removed it, or it has containers
+            for group in list(node.glob("*/")):
+                with contextlib.suppress(OSError):
+                    if (node.name == own or group.stat().st_mtime < before) and not (group / _PROCESSES).read_text():
+                        group.rmdir()
             node.rmdir()
 
 
