@@ -89,8 +89,15 @@ def test_the_tail_is_the_end(tmp_path_factory: pytest.TempPathFactory, lines: li
 def test_queries() -> None:
     options = log_options({"follow": ["true"], "tailLines": ["3"], "sinceSeconds": ["10"]}, 100.0)
     assert options == Options(follow=True, tail=3, since=90.0)
-    with pytest.raises(HttpProblem):
-        log_options({"tailLines": ["x"]}, 0.0)
+    assert log_options({"sinceTime": ["1970-01-01T02:00:10+02:00"]}, 0.0).since == 10.0
+    wrong = (
+        {"tailLines": ["x"]},
+        {"sinceTime": ["yesterday"]},
+        {"sinceTime": ["1970-01-01T00:00:10Z"], "sinceSeconds": ["1"]},
+    )
+    for query in wrong:
+        with pytest.raises(HttpProblem):
+            log_options(query, 0.0)
 
 
 async def test_a_reader_that_follows_goes_on_in_the_next_file(log: Path) -> None:

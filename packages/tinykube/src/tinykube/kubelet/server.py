@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
+from kubekit.api.durations import parse_time
 from kubekit.kube.exposition import CONTENT_TYPE
 from kubekit.kube.tasks import first_of
 from tinykube.kubelet import execute, portforward
@@ -205,7 +206,7 @@ class KubeletServer:
 
 
 def log_options(query: Query, now: float) -> Options:
-    """Read options from a query. Raises HttpProblem for an invalid number."""
+    """Read options from a query. Raises HttpProblem for an invalid number or time."""
 
     def number(name: str) -> int | None:
         text = query.get(name, [""])[-1]
@@ -215,12 +216,18 @@ def log_options(query: Query, now: float) -> Options:
             raise HttpProblem(400, f"{name} must be a positive number, not {text!r}")
         return int(text)
 
-    since = number("sinceSeconds")
+    ago, moment = number("sinceSeconds"), query.get("sinceTime", [""])[-1]
+    if ago is not None and moment:
+        raise HttpProblem(400, "at most one of `sinceTime` or `sinceSeconds` may be specified")
+    try:
+        since = parse_time(moment).timestamp() if moment else None
+    except ValueError as error:
+        raise HttpProblem(400, f"sinceTime: {error}") from error
     return Options(
         follow=flag(query, "follow"),
         tail=number("tailLines"),
         timestamps=flag(query, "timestamps"),
-        since=None if since is None else now - since,
+        since=since if ago is None else now - ago,
         limit_bytes=number("limitBytes"),
     )
 
