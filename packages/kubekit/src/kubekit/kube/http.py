@@ -8,8 +8,10 @@ Invariants:
 
 - A connection carries one request at a time and returns to the pool only after a complete response.
 - A body that ends early is an error, never a short body.
+- An answer is what came up to its end. Bytes after it belong to no request: they end the connection and change nothing.
 - A request is sent again by itself only when that cannot do harm: nothing was sent, or the caller says so.
-- The peer cannot fill memory: a stream stops reading from the socket while its reader lags behind.
+- The peer cannot fill memory: a stream stops reading from the socket while its reader lags behind, and heads have an
+  end.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import httptools
 from kubekit.kube.errors import Unreachable
 
 _HIGH_WATER: Final = 1 << 20  # bytes buffered for a slow reader before the socket is paused
+_LONGEST_HEAD: Final = 1 << 20  # bytes of a head, of trailers, or of anything else between two pieces of a body
 _IDLE_LIMIT: Final = 64  # connections kept open for later
 _REACH: Final = "start the API server there, or correct the address"
 _CONNECT_SECONDS: Final = 10.0
@@ -66,6 +69,8 @@ class _Connection(asyncio.Protocol):
     def _reset(self, streaming: bool) -> None:
         self._streaming = streaming
         self._parser = httptools.HttpResponseParser(self)
+        self._status = 0
+        self._bodiless_bytes = 0  # received since the last piece of a body
         self.headers: dict[bytes, bytes] = {}
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
@@ -85,14 +90,21 @@ class _Connection(asyncio.Protocol):
             keep_alive(sock)
 
     def data_received(self, data: bytes) -> None:
+        if self._complete:
+            self.abort()
+            return
         self._answered = True
+        self._bodiless_bytes += len(data)
         assert self._parser is not None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail("the server switched protocols unasked")
+            self._fail_unless_complete("the server switched protocols unasked")
         except httptools.HttpParserError as error:
-            self._fail(f"the server does not speak HTTP: {error}")
+            self._fail_unless_complete(f"the server does not speak HTTP: {error}")
+        if self._bodiless_bytes > _LONGEST_HEAD and not self._complete:
+            # NB: the parser holds a header until its line ends, so that only the bytes tell how long it is.
+            self._fail(f"its answer has more than {_LONGEST_HEAD >> 20} MiB of headers")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -113,19 +125,31 @@ class _Connection(asyncio.Protocol):
 
     # -- httptools' callbacks --------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self.reusable = False  # nobody asked for a second answer
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_complete:
+            return  # a trailer, or of a second answer
         name = name.lower()
         before = self.headers.get(name)
         self.headers[name] = value if before is None else before + b", " + value
 
     def on_headers_complete(self) -> None:
+        if self._complete:
+            return
         assert self._parser is not None
+        self._status = self._parser.get_status_code()
         # NB: an answer of 1xx, such as Continue, comes before the answer that the caller waits for.
-        self._head_complete = self._parser.get_status_code() >= 200
+        self._head_complete = self._status >= 200
         if self._streaming and self._head_complete:
             self._wake(self._head)
 
     def on_body(self, body: bytes) -> None:
+        if self._complete:
+            return
+        self._bodiless_bytes = 0
         self._chunks.append(body)
         if self._streaming:
             self._buffered += len(body)
@@ -135,8 +159,10 @@ class _Connection(asyncio.Protocol):
             self._wake(self._more)
 
     def on_message_complete(self) -> None:
+        if self._complete:
+            return
         assert self._parser is not None
-        if 100 <= self._parser.get_status_code() < 200:
+        if self._status < 200:
             self.headers = {}
             return
         self._complete = True
@@ -149,6 +175,12 @@ class _Connection(asyncio.Protocol):
     def _wake(waiter: asyncio.Future[None] | None) -> None:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def _fail_unless_complete(self, what: str) -> None:
+        if self._complete:
+            self.abort()
+        else:
+            self._fail(what)
 
     def _fail(self, what: str) -> None:
         self.reusable = False
@@ -172,12 +204,10 @@ class _Connection(asyncio.Protocol):
             self._head = None
         if self._failure is not None:
             raise self._failure
-        assert self._parser is not None
-        status = self._parser.get_status_code()
         if streaming:
-            return ClientResponse(status, self.headers, b"")
+            return ClientResponse(self._status, self.headers, b"")
         chunks = self._chunks
-        return ClientResponse(status, self.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        return ClientResponse(self._status, self.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
     async def chunk(self) -> bytes | None:
         """The next piece of a streamed body; None at its end. Raises Unreachable when it was cut off."""
@@ -186,7 +216,7 @@ class _Connection(asyncio.Protocol):
                 data = self._chunks.popleft() if len(self._chunks) == 1 else b"".join(self._chunks)
                 self._chunks.clear()
                 self._buffered = 0
-                if self._paused and not self.closed and self.transport is not None:
+                if self._paused and self.transport is not None and not self.transport.is_closing():
                     self._paused = False
                     self.transport.resume_reading()
                 return data
