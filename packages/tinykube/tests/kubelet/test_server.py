@@ -120,7 +120,8 @@ async def test_what_is_not_there(address: Address) -> None:
     assert (await get(address, "/containerLogs/default/none/c"))[0] == 404
     assert (await get(address, "/containerLogs/default/one/none")) == (400, "container none is not valid for pod one")
     assert (await get(address, "/containerLogs/default/one/c?previous=true"))[0] == 400
-    assert (await get(address, "/containerLogs/default/one/c?tailLines=x"))[0] == 400
+    for wrong in ("x", "-1", "%C2%B2", "%D9%A3"):  # the last two are digits that are not of ASCII
+        assert (await get(address, f"/containerLogs/default/one/c?tailLines={wrong}"))[0] == 400, wrong
     assert (await get(address, "/exec/default/one/c?command=true"))[0] == 400
     for target, protocol in (
         ("attach/default/one/c", "v5.channel.k8s.io"),

@@ -212,7 +212,7 @@ def log_options(query: Query, now: float) -> Options:
         text = query.get(name, [""])[-1]
         if not text:
             return None
-        if not text.isdigit():
+        if not (text.isascii() and text.isdecimal()):
             raise HttpProblem(400, f"{name} must be a positive number, not {text!r}")
         return int(text)
 
