@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from typing import Any
 
@@ -173,6 +174,14 @@ async def test_links_and_redirects_lead_through_the_api_server() -> None:
 
 
 async def head(app: Rest, path: str, token: str, query: bytes = b"") -> tuple[int, dict[bytes, bytes]]:
+    sent = await answered(app, path, [(b"authorization", b"Bearer " + token.encode())], query)
+    return sent[0]["status"], dict(sent[0]["headers"])
+
+
+async def answered(
+    app: Rest, path: str, headers: list[tuple[bytes, bytes]], query: bytes = b""
+) -> list[dict[str, Any]]:
+    """Return the messages of the answer to a GET."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, object]:
@@ -181,10 +190,9 @@ async def head(app: Rest, path: str, token: str, query: bytes = b"") -> tuple[in
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    headers = [(b"authorization", b"Bearer " + token.encode())]
     scope = {"type": "http", "method": "GET", "path": path, "query_string": query, "headers": headers}
     await app(scope, receive, send)
-    return sent[0]["status"], dict(sent[0]["headers"])
+    return sent
 
 
 def test_names_of_pods_with_scheme_and_port() -> None:
@@ -226,4 +234,21 @@ async def test_head_has_the_length_of_the_page_and_no_body(status: int) -> None:
         )
     assert sent[0]["status"] == status and dict(sent[0]["headers"])[b"content-length"] == b"7"
     assert sent[1:] == [{"type": "http.response.body", "body": b""}]
+    server.close()
+
+
+async def test_nobody_in_a_pod_gets_the_token_or_the_names_of_the_caller() -> None:
+    app, token = await made()
+    page = Page()
+    server = await asyncio.start_server(page, "127.0.0.1", 0)
+    path = f"{PATH}/p:{server.sockets[0].getsockname()[1]}/proxy/a"
+    secret = base64.urlsafe_b64encode(token.encode()).rstrip(b"=")
+    protocol = b"base64url.bearer.authorization.k8s.io." + secret
+    for protocols, wanted in ((b"chat, " + protocol, b"\r\nsec-websocket-protocol: chat\r\n"), (protocol, b"")):
+        headers = [(b"sec-websocket-protocol", protocols), (b"x-mine", b"1")]
+        headers += [(b"impersonate-user", b"jane"), (b"impersonate-group", b"system:masters")]
+        assert (await answered(app, path, headers))[0]["status"] == 418
+        found = page.requests[-1]
+        assert (b"x-mine: 1" in found, b"impersonate" in found, secret in found) == (True, False, False)
+        assert (wanted in found, b"sec-websocket-protocol" in found) == (True, bool(wanted))
     server.close()

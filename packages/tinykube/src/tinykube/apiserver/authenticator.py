@@ -6,7 +6,8 @@ Tokens of people and nodes are fixed and known by heart; those of service accoun
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from tinykube.apiserver.account_tokens import InvalidToken, ServiceAccountTokens
 from tinykube.apiserver.asgi import CERTIFICATE_SUBJECT, HttpRequest
@@ -14,6 +15,8 @@ from tinykube.apiserver.failure import ApiFailure
 from tinykube.apiserver.hooks import Attributes, Authorizer, ImpersonationRefused, User
 from tinykube.apiserver.identity import ANONYMOUS, AUTHENTICATED, service_account_user
 from tinykube.apiserver.token_key import from_base64
+
+_TOKEN_PROTOCOL: Final = "base64url.bearer.authorization.k8s.io."
 
 
 class RequestAuthenticator:
@@ -88,11 +91,25 @@ def _certificate_user(request: HttpRequest) -> User | None:
 
 def _websocket_token(request: HttpRequest) -> str:
     """Browsers cannot set headers of a WebSocket; Kubernetes lets them send the token as a subprotocol."""
-    prefix = "base64url.bearer.authorization.k8s.io."
     for protocol in request.header(b"sec-websocket-protocol").split(","):
-        if protocol.strip().startswith(prefix):
+        if protocol.strip().startswith(_TOKEN_PROTOCOL):
             try:
-                return from_base64(protocol.strip().removeprefix(prefix)).decode()
+                return from_base64(protocol.strip().removeprefix(_TOKEN_PROTOCOL)).decode()
             except (binascii.Error, UnicodeDecodeError):
                 return ""
     return ""
+
+
+def for_others(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return headers of a request without what says who its caller is: whoever gets them could act as the caller."""
+    result = []
+    for name, value in headers:
+        if name == b"sec-websocket-protocol":
+            protocols = [one.strip() for one in value.split(b",")]
+            value = b", ".join(one for one in protocols if not one.startswith(_TOKEN_PROTOCOL.encode()))
+            if not value:
+                continue
+        elif name == b"authorization" or name.startswith(b"impersonate-"):
+            continue
+        result.append((name, value))
+    return result

@@ -16,6 +16,7 @@ from kubekit.errors import KubekitError
 from kubekit.kube.http import ClientResponse, HttpPool
 from kubekit.kube.tasks import first_of
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse
+from tinykube.apiserver.authenticator import for_others
 from tinykube.apiserver.failure import ApiFailure, bad_request
 from tinykube.apiserver.hooks import Object
 from tinykube.apiserver.streams.links import is_page, led_through, rewrite_links
@@ -25,7 +26,6 @@ _SILENT_SECONDS: Final = 3600.0  # of an answer that comes piece by piece
 _BEFORE_THE_PATH: Final = 8  # "", api, v1, namespaces, NAMESPACE, pods, NAME, proxy
 _OF_THE_CONNECTION: Final = frozenset((b"connection", b"upgrade", b"content-length", b"transfer-encoding", b"host"))
 _OF_URLS: Final = "/:?=&%;+,@!$'()*~#[]"
-_OF_THE_CALLER: Final = frozenset((b"authorization", b"accept-encoding"))
 _OF_THE_ANSWER: Final = frozenset((b"content-type", b"date", b"keep-alive", b"server"))
 
 
@@ -87,8 +87,8 @@ async def forwarded(request: HttpRequest, host: str, port: int, scheme: str) -> 
     lines = [f"{request.method} {path}{'?' if query else ''}{query} HTTP/1.1", f"Host: {host}:{port}"]
     lines += [
         f"{name.decode('latin-1')}: {value.decode('latin-1')}"
-        for name, value in request.headers.items()
-        if name not in _OF_THE_CONNECTION | _OF_THE_CALLER
+        for name, value in for_others(request.headers.items())
+        if name not in _OF_THE_CONNECTION and name != b"accept-encoding"
     ]
     head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
     pool = HttpPool(host, port, tls=_unverified() if scheme == "https" else None)
