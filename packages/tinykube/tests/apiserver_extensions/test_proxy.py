@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -46,13 +49,19 @@ async def made() -> tuple[Rest, str]:
     return Rest(registry), "admin"
 
 
+def received(body: bytes) -> Callable[[], Awaitable[dict[str, object]]]:
+    """Return the `receive` of a caller that sends a request and stays."""
+    messages: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": body})
+    return messages.get
+
+
 async def ask(
     app: Rest, method: str, path: str, token: str, body: bytes = b"", query: bytes = b""
 ) -> tuple[int, bytes]:
     sent = []
 
-    async def receive() -> dict[str, object]:
-        return {"type": "http.request", "body": body}
+    receive = received(body)
 
     async def send(message: dict[str, object]) -> None:
         sent.append(message)
@@ -184,8 +193,7 @@ async def answered(
     """Return the messages of the answer to a GET."""
     sent: list[dict[str, Any]] = []
 
-    async def receive() -> dict[str, object]:
-        return {"type": "http.request", "body": b""}
+    receive = received(b"")
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
@@ -252,3 +260,76 @@ async def test_nobody_in_a_pod_gets_the_token_or_the_names_of_the_caller() -> No
         assert (b"x-mine: 1" in found, b"impersonate" in found, secret in found) == (True, False, False)
         assert (wanted in found, b"sec-websocket-protocol" in found) == (True, bool(wanted))
     server.close()
+
+
+class Fixed:
+    """A server in a pod that answers every request with the same bytes, and leaves the connection open."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self.gone = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self._answer)
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+            await reader.read()
+        self.gone.set()
+        writer.close()
+
+
+@asynccontextmanager
+async def path_to(server: Fixed) -> AsyncIterator[str]:
+    listening = await asyncio.start_server(server, "127.0.0.1", 0)
+    yield f"{PATH}/p:{listening.sockets[0].getsockname()[1]}/proxy/a"
+    listening.close()
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_each_cookie_of_a_pod_stays_one(status: int) -> None:
+    app, token = await made()
+    own = [b"a=1; Expires=Wed, 21 Oct 2026 07:28:00 GMT", b"b=2"]
+    lines = b"".join(b"Set-Cookie: %s\r\n" % one for one in own)
+    fixed = Fixed(b"HTTP/1.1 %d Any\r\n%sX-A: 1\r\nX-A: 2\r\nContent-Length: 2\r\n\r\nok" % (status, lines))
+    async with path_to(fixed) as path:
+        start, *bodies = await answered(app, path, [(b"authorization", b"Bearer " + token.encode())])
+    assert (start["status"], b"".join(one["body"] for one in bodies)) == (status, b"ok")
+    assert [value for name, value in start["headers"] if name == b"set-cookie"] == own
+    assert dict(start["headers"])[b"x-a"] == b"1, 2"
+
+
+async def test_an_answer_of_a_great_length_is_passed_on_as_it_comes() -> None:
+    app, token = await made()
+    fixed = Fixed(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 99999999999\r\n\r\none")
+    sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    messages: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": b""})
+    async with path_to(fixed) as path, asyncio.timeout(10):
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b""}
+        headers = [(b"authorization", b"Bearer " + token.encode())]
+        asking = asyncio.create_task(app({**scope, "headers": headers}, messages.get, sent.put))
+        start = await sent.get()
+        assert (start["status"], dict(start["headers"])[b"content-length"]) == (200, b"99999999999")
+        assert (await sent.get())["body"] == b"one"
+        messages.put_nowait({"type": "http.disconnect"})
+        await asking
+        await fixed.gone.wait()
+
+
+async def test_a_page_that_is_too_long_is_not_held_in_memory() -> None:
+    app, token = await made()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 99999999999\r\n\r\n"
+    async with path_to(Fixed(head + b"a" * (17 << 20))) as path, asyncio.timeout(20):
+        start, body = await answered(app, path, [(b"authorization", b"Bearer " + token.encode())])
+    assert start["status"] == 503 and "more than 16 MiB" in json.loads(body["body"])["message"]
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_without_a_body_may_have_a_length(status: int) -> None:
+    app, token = await made()
+    fixed = Fixed(b"HTTP/1.1 %d Any\r\nX-Own: 1\r\nContent-Length: 7\r\n\r\n" % status)
+    async with path_to(fixed) as path, asyncio.timeout(10):
+        start, *bodies = await answered(app, path, [(b"authorization", b"Bearer " + token.encode())])
+    assert (start["status"], dict(start["headers"])[b"x-own"]) == (status, b"1")
+    assert b"".join(one["body"] for one in bodies) == b""

@@ -22,7 +22,7 @@ import os
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, cast
 
 import httptools
@@ -37,14 +37,24 @@ _CONNECT_SECONDS: Final = 10.0
 
 
 class ClientResponse:
-    """Status, headers (lower-case names) and, when buffered, the whole body."""
+    """Status, headers (lower-case names) and, when buffered, the whole body.
 
-    __slots__ = ("body", "headers", "status")
+    Headers of one name are one, with commas. `cookies` are the values of Set-Cookie, which have commas of their own
+    (RFC 9110, 5.3).
+    """
 
-    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+    __slots__ = ("body", "cookies", "headers", "status")
+
+    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes, cookies: Sequence[bytes] = ()) -> None:
         self.status = status
         self.headers = headers
         self.body = body
+        self.cookies = cookies
+
+    def pairs(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers as they are to be passed on, each cookie in one of its own."""
+        others = [(name, value) for name, value in self.headers.items() if name != b"set-cookie"]
+        return [*others, *((b"set-cookie", value) for value in self.cookies)]
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
@@ -72,6 +82,7 @@ class _Connection(asyncio.Protocol):
         self._status = 0
         self._bodiless_bytes = 0  # received since the last piece of a body
         self.headers: dict[bytes, bytes] = {}
+        self.cookies: list[bytes] = []
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
         self._paused = False
@@ -133,6 +144,8 @@ class _Connection(asyncio.Protocol):
         if self._head_complete:
             return  # a trailer, or of a second answer
         name = name.lower()
+        if name == b"set-cookie":
+            self.cookies.append(value)
         before = self.headers.get(name)
         self.headers[name] = value if before is None else before + b", " + value
 
@@ -163,7 +176,7 @@ class _Connection(asyncio.Protocol):
             return
         assert self._parser is not None
         if self._status < 200:
-            self.headers = {}
+            self.headers, self.cookies = {}, []
             return
         self._complete = True
         if not self._parser.should_keep_alive():
@@ -205,9 +218,9 @@ class _Connection(asyncio.Protocol):
         if self._failure is not None:
             raise self._failure
         if streaming:
-            return ClientResponse(self._status, self.headers, b"")
-        chunks = self._chunks
-        return ClientResponse(self._status, self.headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+            return ClientResponse(self._status, self.headers, b"", self.cookies)
+        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        return ClientResponse(self._status, self.headers, body, self.cookies)
 
     async def chunk(self) -> bytes | None:
         """The next piece of a streamed body; None at its end. Raises Unreachable when it was cut off."""

@@ -176,4 +176,4 @@ def _kind(answer: ClientResponse) -> str:
 
 
 def _passed(answer: ClientResponse) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in answer.headers.items() if name not in _OF_THE_ANSWER]
+    return [(name, value) for name, value in answer.pairs() if name not in _OF_THE_ANSWER]

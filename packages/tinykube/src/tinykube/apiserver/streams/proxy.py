@@ -1,19 +1,19 @@
 """`pods/NAME:PORT/proxy/PATH` and the same of services: sends the request to a port of a pod and the answer back.
 
-An answer of known length is buffered, another one is passed on as it comes. Redirects, and links in pages, that begin
-at the root of the server lead through the API server too. There are no WebSockets.
+Redirects, and links in pages, that begin at the root of the server lead through the API server too. So pages are held
+in memory, up to 16 MiB; everything else is passed on as it comes. There are no WebSockets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import quote
 
 from kubekit.errors import KubekitError
-from kubekit.kube.http import ClientResponse, HttpPool
+from kubekit.kube.http import ClientResponse, HttpPool, read_whole
 from kubekit.kube.tasks import first_of
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse
 from tinykube.apiserver.authenticator import for_others
@@ -22,10 +22,12 @@ from tinykube.apiserver.hooks import Object
 from tinykube.apiserver.streams.links import is_page, led_through, rewrite_links
 
 _SECONDS: Final = 30.0
+_LONGEST_PAGE: Final = 16 << 20  # bytes
 _SILENT_SECONDS: Final = 3600.0  # of an answer that comes piece by piece
 _BEFORE_THE_PATH: Final = 8  # "", api, v1, namespaces, NAMESPACE, pods, NAME, proxy
 _OF_THE_CONNECTION: Final = frozenset((b"connection", b"upgrade", b"content-length", b"transfer-encoding", b"host"))
 _OF_URLS: Final = "/:?=&%;+,@!$'()*~#[]"
+_BODILESS: Final = (204, 304)  # statuses without a body, whatever length the head gives
 _OF_THE_ANSWER: Final = frozenset((b"content-type", b"date", b"keep-alive", b"server"))
 
 
@@ -98,17 +100,18 @@ async def forwarded(request: HttpRequest, host: str, port: int, scheme: str) -> 
         async with pool.stream(sent, timeout=_SECONDS, idle=_SILENT_SECONDS, bodiless=heads) as (answer, read):
             if heads:
                 begun = True
-                await _pass_head_on(request, answer, prefix)
+                await _start(request, answer, prefix)
+                await request.send({"type": "http.response.body", "body": b""})
                 return None
             if answer.status >= 400:
                 return _whole(answer, answer.body, prefix)
-            if b"content-length" in answer.headers:
+            if answer.status in _BODILESS:
+                return _whole(answer, b"", prefix)
+            if _has_links(answer):
                 async with asyncio.timeout(_SECONDS):
-                    parts = [part async for part in _parts(read)]
-                return _whole(answer, b"".join(parts), prefix)
+                    return _whole(answer, await read_whole(read, _LONGEST_PAGE, pool.place), prefix)
             begun = True
-            headers = [(b"content-type", _kind(answer).encode()), *_passed(answer, prefix)]
-            await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await _start(request, answer, prefix)
             await first_of(_pass_on(request, read), _disconnected(request))
     except (KubekitError, TimeoutError) as error:
         if not begun:
@@ -119,23 +122,17 @@ async def forwarded(request: HttpRequest, host: str, port: int, scheme: str) -> 
     return None
 
 
-async def _pass_head_on(request: HttpRequest, answer: ClientResponse, prefix: str) -> None:
+async def _start(request: HttpRequest, answer: ClientResponse, prefix: str) -> None:
     headers = [(b"content-type", _kind(answer).encode()), *_passed(answer, prefix)]
     if (length := answer.headers.get(b"content-length")) is not None:
         headers.append((b"content-length", length))
     await request.send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await request.send({"type": "http.response.body", "body": b""})
 
 
 async def _pass_on(request: HttpRequest, read: Callable[[], Awaitable[bytes | None]]) -> None:
-    async for part in _parts(read):
+    while (part := await read()) is not None:
         await request.send({"type": "http.response.body", "body": part, "more_body": True})
     await request.send({"type": "http.response.body", "body": b""})
-
-
-async def _parts(read: Callable[[], Awaitable[bytes | None]]) -> AsyncIterator[bytes]:
-    while (part := await read()) is not None:
-        yield part
 
 
 async def _disconnected(request: HttpRequest) -> None:
@@ -144,9 +141,13 @@ async def _disconnected(request: HttpRequest) -> None:
 
 
 def _whole(answer: ClientResponse, body: bytes, prefix: str) -> HttpResponse:
-    if is_page(_kind(answer)) and b"content-encoding" not in answer.headers:
+    if _has_links(answer):
         body = rewrite_links(body, prefix)
     return HttpResponse(answer.status, body, _kind(answer), tuple(_passed(answer, prefix)))
+
+
+def _has_links(answer: ClientResponse) -> bool:
+    return is_page(_kind(answer)) and b"content-encoding" not in answer.headers
 
 
 def _kind(answer: ClientResponse) -> str:
@@ -157,7 +158,7 @@ def _passed(answer: ClientResponse, prefix: str) -> list[tuple[bytes, bytes]]:
     left = _OF_THE_CONNECTION | _OF_THE_ANSWER
     return [
         (name, led_through(value.decode("latin-1"), prefix).encode("latin-1") if name == b"location" else value)
-        for name, value in answer.headers.items()
+        for name, value in answer.pairs()
         if name not in left
     ]
 
