@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from packages.tinykube.tests.apiserver_extensions.test_access import may
 from tinykube.apiserver import ApiFailure
@@ -140,3 +145,25 @@ async def test_a_kubelet_writes_resource_slices_of_its_node_alone(cluster, node)
         assert not may(cluster, KUBELET, verb, "resourceslices", group=group)
     with pytest.raises(ApiFailure, match="can only delete ResourceSlice with the same NodeName"):
         await cluster.registry.delete("resourceslices", None, "other", user=KUBELET)
+
+
+def signing_request(signer: str, *names: str) -> dict[str, Any]:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
+    signed = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    pem = signed.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    spec = {"signerName": signer, "usages": ["client auth"], "request": base64.b64encode(pem).decode()}
+    return {"metadata": {"generateName": "csr-"}, "spec": spec}
+
+
+@pytest.mark.parametrize("signer", ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"])
+async def test_a_kubelet_asks_for_certificates_of_its_own_name(cluster, node, signer: str):
+    why = "can only create a node CSR with CN=system:node:n1"
+    for names in ((), ("system:node:n2",), ("system:node:n1", "system:node:n2"), ("admin",)):
+        assert await refused(cluster, "certificatesigningrequests", signing_request(signer, *names)) == why
+    broken = signing_request(signer, "system:node:n1")
+    broken["spec"]["request"] = base64.b64encode(b"nothing").decode()
+    assert (await refused(cluster, "certificatesigningrequests", broken)).startswith("unable to parse csr: ")
+    for user, name in ((KUBELET, "system:node:n1"), (ADMIN, "system:node:n2")):
+        await cluster.create("certificatesigningrequests", signing_request(signer, name), user=user)
+    other = signing_request("example.com/own", "any")
+    await cluster.create("certificatesigningrequests", other, user=KUBELET)

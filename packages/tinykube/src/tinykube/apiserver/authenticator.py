@@ -81,12 +81,15 @@ class RequestAuthenticator:
 
 
 def _certificate_user(request: HttpRequest) -> User | None:
-    """The user of a client certificate: its common name, its organizations as groups. TLS has checked who signed it."""
+    """The user of a client certificate: its common name (of several the last, as in Go), its organizations as groups.
+
+    TLS has checked who signed it.
+    """
     subject = request.scope.get(CERTIFICATE_SUBJECT) or ()
     parts = [attribute for name in subject for attribute in name]
     names = [value for key, value in parts if key == "commonName"]
     groups = [value for key, value in parts if key == "organizationName"]
-    return User(names[0], (*groups, AUTHENTICATED)) if names else None
+    return User(names[-1], (*groups, AUTHENTICATED)) if names else None
 
 
 def _websocket_token(request: HttpRequest) -> str:

@@ -9,7 +9,11 @@ Source: plugin/pkg/admission/noderestriction of Kubernetes 1.36.
 
 from __future__ import annotations
 
+import base64
 from typing import Any, Final
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from tinykube.apiserver.failure import forbidden
 from tinykube.apiserver.hooks import AdmissionRequest, Find, Object
@@ -46,6 +50,7 @@ _PROJECTIONS: Final = {
     "clusterTrustBundle": "clustertrustbundles",
     "podCertificate": "podcertificates",
 }
+_KUBELET_SIGNERS: Final = ("kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet")
 
 
 def restrict_node(request: AdmissionRequest, find: Find) -> None:
@@ -71,6 +76,8 @@ def why_not(node: str, request: AdmissionRequest, find: Find) -> str:
                 return f'node "{node}" cannot update resource claim statues'
         case "nodes", _, "CREATE" | "UPDATE":
             return _why_no_node(node, request.name, obj, old)
+        case "certificatesigningrequests", "", "CREATE":
+            return _why_no_certificate(node, obj)
         case "resourceslices", "", "CREATE":
             if _at(obj, "spec", "nodeName") != node:
                 return "can only create ResourceSlice with the same NodeName as the requesting node"
@@ -142,6 +149,19 @@ def _why_no_node(node: str, name: str, obj: Object, old: Object) -> str:
     if (_at(obj, "metadata", "ownerReferences") or []) != (_at(old, "metadata", "ownerReferences") or []):
         return f'node "{node}" is not allowed to modify ownerReferences'
     return f"is not allowed to modify labels: {', '.join(wrong)}" if wrong else ""
+
+
+def _why_no_certificate(node: str, request: Object) -> str:
+    if _at(request, "spec", "signerName") not in _KUBELET_SIGNERS:
+        return ""
+    try:
+        subject = x509.load_pem_x509_csr(base64.b64decode(_at(request, "spec", "request") or "")).subject
+    except (ValueError, TypeError) as error:
+        return f"unable to parse csr: {error}"
+    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    # NB: Go takes the last one of several names, so a signer would as well.
+    own = f"system:node:{node}"
+    return "" if names and names[-1].value == own else f"can only create a node CSR with CN={own}"
 
 
 def _is_own_label(key: str) -> bool:
