@@ -20,11 +20,12 @@ CLIENT = "kubernetes.io/kube-apiserver-client"
 VALID = Validity(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC))
 JANE = User("jane", ("developers", "system:authenticated"), "u-1", {"team": ("a", "b")})
 APPROVER = User("approver", ("system:authenticated",))
-APPROVED = {"type": "Approved", "status": "True", "reason": "Checked"}
-DENIED = {"type": "Denied", "status": "True", "reason": "Checked"}
+TIMES = {"lastUpdateTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+APPROVED = {"type": "Approved", "status": "True", "reason": "Checked", **TIMES}
+DENIED = {"type": "Denied", "status": "True", "reason": "Checked", **TIMES}
 CERTIFICATE = base64.b64encode(make_authority("own", VALID).certificate_pem).decode()
 ANOTHER = base64.b64encode(make_authority("other", VALID).certificate_pem).decode()
-OTHER = {"type": "example.com/Seen", "status": "True"}
+OTHER = {"type": "example.com/Seen", "status": "True", **TIMES}
 
 
 def pem(*organizations: str) -> str:
@@ -179,3 +180,74 @@ async def test_what_was_decided_stays(cluster: Any, subresource: str, status: An
         await write(cluster, subresource, **status)
     assert refused.value.status == 422
     assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"usages": ["everything"]}, 'spec.usages[0]: Unsupported value: "everything": supported values: "any", "cert'),
+        ({"usages": ["client auth", "client auth"]}, 'spec.usages[1]: Duplicate value: "client auth"'),
+        (
+            {"signer": "kubernetes.io/legacy-unknown"},
+            'spec.signerName: Invalid value: "kubernetes.io/legacy-unknown": '
+            "the legacy signerName is not allowed via this API version",
+        ),
+    ],
+)
+async def test_usages_and_signers_that_no_request_may_have(cluster: Any, spec: Any, text: str) -> None:
+    with pytest.raises(ApiFailure) as refused:
+        await request(cluster, **spec)
+    assert refused.value.status == 422 and text in str(refused.value)
+
+
+def encoded(text: bytes) -> str:
+    return base64.b64encode(text).decode()
+
+
+HEADED = base64.b64decode(CERTIFICATE).replace(b"CERTIFICATE-----\n", b"CERTIFICATE-----\na: b\n\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("subresource", "status", "text"),
+    [
+        (
+            "approval",
+            {"conditions": [{**APPROVED, "status": "False"}]},
+            'status.conditions[0].status: Unsupported value: "False": supported values: "True"',
+        ),
+        ("status", {"conditions": [{**OTHER, "status": "No"}]}, 'supported values: "False", "True", "Unknown"'),
+        ("status", {"conditions": [{**OTHER, "type": "Failed", "status": "Unknown"}]}, 'supported values: "True"'),
+        ("status", {"conditions": [OTHER, OTHER]}, 'status.conditions[1].type: Duplicate value: "example.com/Seen"'),
+        ("status", {"certificate": encoded(b"text")}, "must contain at least one CERTIFICATE PEM block"),
+        ("status", {"certificate": pem()}, 'only CERTIFICATE PEM blocks are allowed, found "CERTIFICATE REQUEST"'),
+        ("status", {"certificate": encoded(HEADED)}, "no PEM block headers are permitted"),
+        (
+            "status",
+            {"certificate": encoded(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")},
+            'status.certificate: Invalid value: "<certificate data>": x509: malformed certificate',
+        ),
+    ],
+)
+async def test_what_no_status_may_say(cluster: Any, subresource: str, status: Any, text: str) -> None:
+    await request(cluster)
+    await grant(cluster, "approve", CLIENT)
+    await grant(cluster, "sign", CLIENT)
+    with pytest.raises(ApiFailure) as refused:
+        await write(cluster, subresource, **status)
+    assert refused.value.status == 422 and text in str(refused.value)
+
+
+async def test_new_conditions_get_times(cluster: Any) -> None:
+    await request(cluster)
+    await grant(cluster, "approve", CLIENT)
+    await grant(cluster, "sign", CLIENT)
+    bare = {"type": "Approved", "status": "True"}
+    approved = (await write(cluster, "approval", conditions=[bare]))["status"]["conditions"]
+    assert approved == [{**bare, **dict.fromkeys(TIMES, approved[0]["lastUpdateTime"])}] and approved[0]
+    seen = {"type": "example.com/Seen", "status": "True"}
+    kept = {**seen, "lastTransitionTime": TIMES["lastTransitionTime"]}
+    await write(cluster, "status", conditions=[bare, kept])
+    conditions = (await write(cluster, "status", conditions=[bare, seen]))["status"]["conditions"]
+    assert (conditions[0], conditions[1]["lastTransitionTime"]) == (approved[0], TIMES["lastTransitionTime"])
+    changed = (await write(cluster, "status", conditions=[bare, {**seen, "status": "False"}]))["status"]["conditions"]
+    assert changed[1]["lastTransitionTime"] != TIMES["lastTransitionTime"]

@@ -5,6 +5,7 @@ Nothing here reads a clock, a store or the network; `registry.py` brings the fac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -147,7 +148,7 @@ def prepare_create(info: ResourceInfo, obj: Object, *, uid: str, now: str) -> No
         obj.pop("status", None)
 
 
-def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: str) -> Object:
+def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: str, now: Callable[[], str]) -> Object:
     """The new version: of `obj` what this kind of write may change, of `old` the rest. May share parts with both.
 
     A binding is made by the server itself and taken as it is.
@@ -176,7 +177,7 @@ def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: st
             metadata["managedFields"] = given["managedFields"]
         new = {**old, "metadata": metadata}
         _carry(obj, new, "status")
-        return changed_part(old, new, subresource) if info.qualified == SIGNING_REQUESTS else new
+        return changed_part(old, new, subresource, now) if info.qualified == SIGNING_REQUESTS else new
     metadata = {**given}
     for field in _SERVER_FIELDS:
         _carry(before, metadata, field)
@@ -191,7 +192,7 @@ def prepare_update(info: ResourceInfo, old: Object, obj: Object, subresource: st
         kept = {field: old["spec"][field] for field in _ALLOCATED if field in old["spec"]}
         new["spec"] = {**kept, **{k: v for k, v in new["spec"].items() if v is not None}}
     if info.qualified == SIGNING_REQUESTS:
-        return changed_part(old, new, "")
+        return changed_part(old, new, "", now)
     if counts_generations(info) and wanted(info, old) != wanted(info, new):
         metadata["generation"] = before.get("generation", 0) + 1
     return new

@@ -9,6 +9,7 @@ Source: plugin/pkg/admission/certificates and pkg/registry/certificates of Kuber
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Final
 
 from cryptography import x509
@@ -76,10 +77,11 @@ def _check_subject(request: AdmissionRequest, spec: Object) -> None:
         raise forbidden(request.info, request.name, text)
 
 
-def changed_part(old: Object, new: Object, subresource: str) -> Object:
+def changed_part(old: Object, new: Object, subresource: str, now: Callable[[], str]) -> Object:
     """Return `new` with what this kind of write may not change as it was in `old`.
 
     The spec never changes. An approval writes conditions only; a status keeps the conditions by which it was decided.
+    Conditions without times get those of `now`.
     """
     result = {**new, "spec": old.get("spec")}
     before, after = old.get("status") or {}, new.get("status") or {}
@@ -89,6 +91,8 @@ def changed_part(old: Object, new: Object, subresource: str) -> Object:
         status = {**after, "conditions": _with_decisions(before, after)} if "conditions" in after else after
     else:
         return result
+    if status.get("conditions"):
+        status = {**status, "conditions": _with_times(before, status["conditions"], now)}
     if status or "status" in new:
         result["status"] = status
     return result
@@ -104,3 +108,21 @@ def _with_decisions(before: Object, after: Object) -> list[Object]:
             for at, one in zip(places, decided, strict=True):
                 conditions[at] = one
     return conditions
+
+
+def _with_times(before: Object, conditions: list[Object], now: Callable[[], str]) -> list[Object]:
+    """Return conditions with the times that they lack; a transition was when the stored status became what it is."""
+    since = {
+        (one.get("type"), one.get("status")): one["lastTransitionTime"]
+        for one in before.get("conditions") or ()
+        if one.get("lastTransitionTime")
+    }
+    result = []
+    for one in conditions:
+        changed = since.get((one.get("type"), one.get("status")))
+        times = {
+            "lastUpdateTime": one.get("lastUpdateTime") or now(),
+            "lastTransitionTime": one.get("lastTransitionTime") or changed or now(),
+        }
+        result.append({**one, **times})
+    return result

@@ -127,7 +127,7 @@ class ObjectWriter:
                 raise failure.invalid(info, name, (cause, cause))  # twice, as a real server finds it
             if metadata.get("uid"):
                 lifecycle.check_uid(info, old, metadata["uid"])
-            new = copy(lifecycle.prepare_update(info, old, given, subresource))
+            new = copy(lifecycle.prepare_update(info, old, given, subresource, self.time.now))
             self._prune(info, rules, new, old, write)
             rules.default(new)
             if subresource != "binding":  # admitted as what it is, before it came here

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from tinykube.apiserver.failure import Cause, forbidden_value, invalid_value, required
+from tinykube.apiserver.failure import Cause, duplicate, forbidden_value, invalid_value, not_supported, required
 from tinykube.apiserver.validation.names import SUBDOMAIN, validate_selector
 from tinykube.apiserver.validation.tables import Check, Needs, Object, RuleTable, at_least, one_of
 
@@ -118,7 +119,26 @@ def _request(value: Any, where: str) -> Iterator[Cause]:
         yield invalid_value(f"{where}.request", value.get("request") or "", problem)
 
 
+_USAGES: Final = (
+    *("any", "cert sign", "client auth", "code signing", "content commitment", "crl sign", "data encipherment"),
+    *("decipher only", "digital signature", "email protection", "encipher only", "ipsec end system", "ipsec tunnel"),
+    *("ipsec user", "key agreement", "key encipherment", "microsoft sgc", "netscape sgc", "ocsp signing", "s/mime"),
+    *("server auth", "signing", "timestamping"),
+)
+
+
+def _usages(value: Any, where: str) -> Iterator[Cause]:
+    for at, usage in enumerate(value):
+        yield from one_of(*_USAGES)(usage, f"{where}[{at}]")
+    for at, usage in enumerate(value):
+        if usage in value[:at]:
+            yield duplicate(f"{where}[{at}]", usage)
+
+
 def _signer(value: Any, where: str) -> Iterator[Cause]:
+    if value == "kubernetes.io/legacy-unknown":
+        yield invalid_value(where, value, "the legacy signerName is not allowed via this API version")
+        return
     domain, slash, path = value.partition("/")
     if not slash or not path or "." not in domain or not SUBDOMAIN.match(domain):
         text = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
@@ -126,12 +146,14 @@ def _signer(value: Any, where: str) -> Iterator[Cause]:
 
 
 _SIGNING: Final = RuleTable(
-    ("", _request), ("usages", Needs()), ("signerName", Needs(), _signer), ("expirationSeconds", _SHORTEST)
+    ("", _request), ("usages", Needs(), _usages), ("signerName", Needs(), _signer), ("expirationSeconds", _SHORTEST)
 )
 
 
 _DECISIONS: Final = ("Approved", "Denied")
 _CONDITIONS: Final = "status.conditions"
+_STATUSES: Final = ("False", "True", "Unknown")
+_BLOCK: Final = re.compile(rb"^-----BEGIN ([^\n]*)-----[ \t\r]*\n(.*?)^-----END \1-----", re.MULTILINE | re.DOTALL)
 
 
 def validate_signing_request(obj: Object, old: Object | None) -> list[Cause]:
@@ -139,7 +161,11 @@ def validate_signing_request(obj: Object, old: Object | None) -> list[Cause]:
         return list(_SIGNING(obj.get("spec") or {}, "spec"))
     added = [one for one in _DECISIONS if len(_of_type(obj, one)) > len(_of_type(old, one))]
     text = 'updates may not add a condition of type "{}"'
-    causes = [*_decision(obj, old), *(forbidden_value(_CONDITIONS, text.format(one)) for one in added)]
+    causes = [
+        *_wrong_status(obj, old),
+        *_decision(obj, old),
+        *(forbidden_value(_CONDITIONS, text.format(one)) for one in added),
+    ]
     before, after = ((one.get("status") or {}).get("certificate") or "" for one in (old, obj))
     if before and after != before:
         causes.append(forbidden_value("status.certificate", "updates may not modify existing certificate content"))
@@ -147,7 +173,45 @@ def validate_signing_request(obj: Object, old: Object | None) -> list[Cause]:
 
 
 def validate_approval(obj: Object, old: Object | None) -> list[Cause]:
-    return list(_decision(obj, old or {}))
+    return [*_wrong_status(obj, old or {}), *_decision(obj, old or {})]
+
+
+def _wrong_status(obj: Object, old: Object) -> Iterator[Cause]:
+    """Find conditions that contradict themselves, and a new certificate that is none."""
+    before, after = (one.get("status") or {} for one in (old, obj))
+    found = [one.get("type") or "" for one in before.get("conditions") or ()]
+    repeats = len(set(found)) < len(found)
+    types: list[str] = []
+    for at, condition in enumerate(after.get("conditions") or ()):
+        type_, status = condition.get("type") or "", condition.get("status") or ""
+        where = f"{_CONDITIONS}[{at}]"
+        if not type_ and "" not in found:
+            yield required(f"{where}.type")
+        allowed = ("True",) if type_ in (*_DECISIONS, "Failed") else _STATUSES
+        if not status:
+            yield required(f"{where}.status")
+        elif status not in allowed:
+            yield not_supported(f"{where}.status", status, allowed)
+        if type_ in types and not repeats:
+            yield duplicate(f"{where}.type", type_)
+        types.append(type_)
+    certificate = after.get("certificate") or ""
+    if certificate != (before.get("certificate") or "") and (why := _why_no_certificate(certificate)):
+        yield invalid_value("status.certificate", "<certificate data>", why)
+
+
+def _why_no_certificate(encoded: str) -> str:
+    blocks = _BLOCK.findall(base64.b64decode(encoded))
+    for label, body in blocks:
+        if label != b"CERTIFICATE":
+            return f'only CERTIFICATE PEM blocks are allowed, found "{label.decode(errors="replace")}"'
+        if b":" in body:
+            return "no PEM block headers are permitted"
+        try:
+            x509.load_der_x509_certificate(base64.b64decode(body))
+        except (ValueError, UnsupportedAlgorithm) as error:
+            return f"x509: malformed certificate: {error}"
+    return "" if blocks or not encoded else "must contain at least one CERTIFICATE PEM block"
 
 
 def _of_type(request: Object, type_: str) -> list[Object]:
