@@ -18,7 +18,7 @@ from tinykube.apiserver.server import ApiServer
 from tinykube.controllers import Controllers
 from tinykube.scheduler import Scheduler, load
 
-KUBELET_TOKEN: Final = "the-kubelet-token"
+KUBELET_SECRET: Final = "the-secret-of-kubelets"
 ADMIN_TOKEN: Final = "admin-token"
 JANE_TOKEN: Final = "jane-token"
 
@@ -54,7 +54,7 @@ async def _serve(directory: Path, settings: Path, started: Future[tuple[str, Pat
     server = await ApiServer.start(directory / "pki")
     server.extensions.identity.add(ADMIN_TOKEN, ADMIN)
     server.extensions.identity.add(JANE_TOKEN, User("jane", ("system:authenticated",)))
-    server.extensions.streams.token = KUBELET_TOKEN
+    server.extensions.streams.token = KUBELET_SECRET
     proxy = FrontProxy(directory / "pki")
     aggregator = Aggregator(server.registry, proxy, server.extensions.page, server.extensions.resolve)
     started.set_result((server.url, server.authority))

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from kubekit.kube import Client
 from kubekit.kube.errors import ApiError, Conflict, Gone, NotFound, Unreachable
-from tests.support.anycluster.embedded import KUBELET_TOKEN
+from tests.support.anycluster.embedded import KUBELET_SECRET
 from tinykube.kubelet.server import KubeletBackend, KubeletServer, LogFile
+from tinykube.kubelet.tokens import kubelet_token
 
 PLAYED: Final = "conformance.gpuplane.dev/played"
 LOG: Final = "2026-01-01T00:00:00.000000000Z stdout F first line\n2026-01-01T00:00:01.000000000Z stdout F second line\n"
@@ -40,6 +41,7 @@ class Player:
         self._log = kubelet_log
         self._nodes: dict[str, Object] = {}
         self._kubelet_port = 0
+        self._tokens: set[str] = set()  # of the kubelets of all nodes so far
 
     async def run(self) -> None:
         async with (
@@ -49,7 +51,7 @@ class Player:
             self._client = client
             if self._log is not None:
                 self._log.write_text(LOG)
-                server = KubeletServer(self._backend(self._log), KUBELET_TOKEN)
+                server = KubeletServer(self._backend(self._log), self._tokens)
                 self._kubelet_port = await server.start()
                 stack.push_async_callback(server.stop)
             async with asyncio.TaskGroup() as tasks:
@@ -100,6 +102,7 @@ class Player:
             return
         known = self._nodes.get(name)
         self._nodes[name] = node
+        self._tokens.add(kubelet_token(KUBELET_SECRET, name))
         if known is not None and known["metadata"]["uid"] == node["metadata"]["uid"]:
             return
         await self._lease(name)

@@ -64,6 +64,7 @@ async def run_kubelet(options: Namespace) -> None:
     from gpulab.platform import simulated_platform
     from simgpu.machines import build_node, restart_node
     from tinykube.cluster.membership import end_processes, note_restarted, restart_due
+    from tinykube.cluster.supervisor import kubelet_process
     from tinykube.kubelet import run_node
 
     if not (options.node_name and options.kubeconfig and options.config):
@@ -96,7 +97,7 @@ async def run_kubelet(options: Namespace) -> None:
         directory=directory,
         platform=simulated_platform(directory),
         kubeconfig=options.kubeconfig,
-        token=cluster.kubelet_token.read_text().strip(),
+        token="" if spec.kubernetes else cluster.kubelet_token(kubelet_process(node.name)),
         settings=node.kubelet,
         caller=_caller(cluster, node.name) if spec.kubernetes else None,
         private=(cluster.base,),
@@ -129,7 +130,7 @@ async def run_light_nodes(options: Namespace) -> None:
         directory=cluster.path / "light-nodes",
         kubeconfig=options.kubeconfig,
         machine=spec.light_machine,
-        token=cluster.kubelet_token.read_text().strip(),
+        secret="" if spec.kubernetes else cluster.kubelet_secret(),
         renew_seconds=spec.renew_seconds,
         caller=_caller(cluster, "light-nodes") if spec.kubernetes else None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import stat
 
 from gpulab.distribution import GPUPLANE
 from kubekit.api.core import Node
@@ -60,9 +61,23 @@ async def test_nodes_join_and_leave_and_the_others_go_on(embedded_cluster):
         assert not processes.alive(kubelet)
         assert [path.name for path in directory.nodes.iterdir()] == ["stays"]
         assert not directory.kubeconfig_of("kubelet-later").exists()
+        assert not directory.token_of("kubelet-later").exists()
         assert set(directory.tokens().nodes) == {"stays"}
         assert directory.running("kubelet-stays") == before
         assert processes.alive(before)
 
         add_node(directory, MachineSpec(name="later", machine="t4-ubuntu22"))
         await until(lambda: directory.running("kubelet-later"))
+
+
+async def test_each_kubelet_knows_the_api_server_by_a_token_of_its_own(embedded_cluster):
+    handle = await embedded_cluster(nodes=(MachineSpec(name="first", machine="cpu-ubuntu24"),), light_nodes=2)
+    directory = ClusterDirectory(GPUPLANE, handle.name, handle.directory.parent.parent)
+    add_node(directory, MachineSpec(name="later", machine="cpu-ubuntu24"))
+    async with Client.connect(handle.kubeconfig) as client:
+        for name in ("first", "later", "light-0", "light-1"):
+            page = f"/api/v1/nodes/{name}/proxy/pods"
+            assert (await until(functools.partial(client.request, "GET", page))).startswith(b"{")
+        tokens = [directory.token_of(f"kubelet-{name}") for name in ("first", "later")]
+        assert len({path.read_text() for path in tokens} | {directory.kubelet_secret()}) == 3
+        assert {stat.S_IMODE(path.stat().st_mode) for path in tokens} == {0o600}

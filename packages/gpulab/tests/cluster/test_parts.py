@@ -103,9 +103,26 @@ def test_tokens_stay_and_new_nodes_get_theirs(tmp_path):
     more = msgspec.structs.replace(SPEC, nodes=(*SPEC.nodes, MachineSpec(name="sim-2", machine="t4-ubuntu18")))
     second = directory.ensure_tokens(more)
     assert (first.admin, first.nodes["sim-1"]) == (second.admin, second.nodes["sim-1"])
-    assert len({second.admin, second.light_nodes, second.kubelet, *second.nodes.values()}) == 5
+    assert len({second.admin, second.light_nodes, second.kubelet_secret, *second.nodes.values()}) == 5
     assert stat.S_IMODE((directory.path / "tokens.json").stat().st_mode) == 0o600
-    assert directory.kubelet_token.read_text() == second.kubelet
+    assert first.kubelet_secret == second.kubelet_secret
+
+
+def test_the_token_that_all_kubelets_of_an_earlier_version_had_is_of_no_use(tmp_path):
+    directory = ClusterDirectory(GPUPLANE, "c", tmp_path)
+    directory.create(SPEC)
+    (directory.path / "kubelet-token").write_text("known")
+    before = {"admin": "a", "light_nodes": "l", "kubelet": "known", "nodes": {"sim-1": "n"}}
+    directory.tokens_file.write_text(json.dumps(before))
+    # A process of this version that an earlier one's supervisor starts.
+    for read in (directory.kubelet_secret, lambda: directory.kubelet_token("kubelet-sim-1")):
+        with pytest.raises(Terminal, match="earlier version") as caught:
+            read()
+        assert "gpuplane down c" in caught.value.cure
+    directory.create(SPEC)
+    assert not (directory.path / "kubelet-token").exists()
+    assert directory.kubelet_secret() not in ("", "known")
+    assert (directory.tokens().admin, directory.tokens().nodes) == ("a", {"sim-1": "n"})
 
 
 def test_the_token_of_a_node_that_left_is_deleted_and_a_component_has_its_own(tmp_path):

@@ -38,6 +38,7 @@ from tinykube.kubelet.pod import KubeletPod
 from tinykube.kubelet.portforward import FindHost
 from tinykube.kubelet.requests import HttpProblem
 from tinykube.kubelet.server import CallerCertificate, KubeletBackend, KubeletServer, LogFile
+from tinykube.kubelet.tokens import kubelet_token
 
 log = logging.getLogger("gpulab.light-nodes")
 
@@ -76,6 +77,7 @@ class LightNodes:
         directory: holds a root for each node.
         machine: what every node is.
         prefix: nodes are called prefix + number from 0, padded to the width of the largest.
+        secret: that of the tokens of kubelets, see `tinykube.kubelet.tokens`; "" asks for none.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class LightNodes:
         count: int,
         machine: NodeMachine,
         prefix: str = "light-",
-        token: str = "",
+        secret: str = "",
         renew_seconds: float = 15.0,
         caller: CallerCertificate | None = None,
     ) -> None:
@@ -101,6 +103,8 @@ class LightNodes:
         self.accounts = Accounts(self._watching, self.client.hubs, limit, cluster.ca)
         self.processes = Processes(directory, self._watching, cluster)
         self.directory = directory
+        width = len(str(max(count - 1, 0)))
+        names = [f"{prefix}{number:0{width}d}" for number in range(count)]
         self._server = KubeletServer(
             KubeletBackend(
                 log_file=self._log_file,
@@ -109,12 +113,10 @@ class LightNodes:
                 pods=lambda: b"{}",
                 now=self.clock,
             ),
-            token,
+            {kubelet_token(secret, name) for name in names} if secret else "",
             caller,
         )
         self._port = 0
-        width = len(str(max(count - 1, 0)))
-        names = (f"{prefix}{number:0{width}d}" for number in range(count))
         self.nodes = {n: LightNode(n, machine, directory / n / "root", self._changed) for n in names}
         self.pods: dict[str, LightPod] = {}
         self.registered = asyncio.Event()
@@ -349,7 +351,7 @@ async def run_light_nodes(
     kubeconfig: Path,
     machine: str = "",
     prefix: str = "light-",
-    token: str = "",
+    secret: str = "",
     renew_seconds: float = 15.0,
     caller: CallerCertificate | None = None,
 ) -> None:
@@ -358,7 +360,7 @@ async def run_light_nodes(
     nodes = LightNodes(
         endpoint=load(kubeconfig, None),
         cluster=read_cluster(kubeconfig),
-        token=token,
+        secret=secret,
         directory=directory,
         count=count,
         machine=find_machine(machine or DEFAULT_MACHINE),

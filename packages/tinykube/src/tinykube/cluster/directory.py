@@ -4,8 +4,9 @@
     <home>/clusters/<name>/
         cluster.json                         the ClusterSpec
         endpoint.json                        where the API server listens; kept, so that a restart keeps the port
-        tokens.json  kubelet-token  pki/     secrets, readable by their owner only
+        tokens.json  pki/                    secrets, readable by their owner only
         <process>.kubeconfig                 one for each kubelet and for the light nodes
+        <process>.token                      one for each kubelet: what the API server shows to it
         data/                                the API server's objects, with --persist
         nodes/<name>/                        a node's root file system, containers and kubelet state
         run/<process>.json                   who runs: pid and start time
@@ -24,7 +25,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -44,11 +45,15 @@ class ServerEndpoint(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Bearer tokens: the administrator's, the light nodes', one per node and per further component of the cluster."""
+    """Bearer tokens: the administrator's, the light nodes', one per node and per further component of the cluster.
+
+    From `kubelet_secret` come the tokens that the API server shows to kubelets. It is empty in a file of an earlier
+    version, whose API server showed one token to all of them.
+    """
 
     admin: str
     light_nodes: str
-    kubelet: str
+    kubelet_secret: str = ""
     nodes: dict[str, str] = {}
     components: dict[str, str] = {}
 
@@ -79,7 +84,6 @@ class ClusterDirectory:
         self.logs = self.path / "logs"
         self.run = self.path / "run"
         self.lock_file = self.path / "supervisor.lock"
-        self.kubelet_token = self.path / "kubelet-token"
         self.tokens_file = self.path / "tokens.json"
 
     @classmethod
@@ -96,6 +100,9 @@ class ClusterDirectory:
     def kubeconfig_of(self, process: str) -> Path:
         return self.path / f"{process}.kubeconfig"
 
+    def token_of(self, process: str) -> Path:
+        return self.path / f"{process}.token"
+
     def log_of(self, process: str) -> Path:
         return self.logs / f"{process}.log"
 
@@ -110,6 +117,7 @@ class ClusterDirectory:
         self.write_spec(spec)
         for path in (self.logs, self.run, self.nodes, self.pki):
             path.mkdir(exist_ok=True, mode=0o755 if path is not self.pki else 0o700)
+        (self.path / "kubelet-token").unlink(missing_ok=True)  # the one token of all kubelets of an earlier version
         self.ensure_tokens(spec)
 
     def others_files(self) -> bool:
@@ -136,21 +144,40 @@ class ClusterDirectory:
             raise Terminal("there is no such cluster", where=str(self.path), cure=f"{self.distribution.name} up")
         return tokens
 
+    def kubelet_secret(self) -> str:
+        """Return the secret of the tokens of kubelets. Raises Terminal in a cluster that an earlier version started."""
+        return self.tokens().kubelet_secret or self._raise_no_token(self.tokens_file)
+
+    def kubelet_token(self, process: str) -> str:
+        """Return the token of a kubelet. Raises Terminal in a cluster that an earlier version started."""
+        path = self.token_of(process)
+        try:
+            return path.read_text().strip() or self._raise_no_token(path)
+        except FileNotFoundError:
+            self._raise_no_token(path)
+
+    def _raise_no_token(self, path: Path) -> NoReturn:
+        raise Terminal(
+            "the API server has no token for this kubelet: an earlier version started the cluster",
+            where=str(path),
+            cure=f"{self.distribution.name} down {self.name}, then up again",
+        )
+
     def ensure_tokens(self, spec: ClusterSpec) -> Tokens:
         """Make the tokens that are missing; those of nodes that left the cluster are deleted, all others stay.
 
         NB: only `up`, before anything runs, and the supervisor call this. Two writers would lose each other's tokens.
         """
         known = self.read(self.tokens_file, Tokens)
-        tokens = known or Tokens(_new_token(), _new_token(), _new_token())
+        tokens = known or Tokens(_new_token(), _new_token())
         tokens = msgspec.structs.replace(
             tokens,
+            kubelet_secret=tokens.kubelet_secret or _new_token(),
             nodes={node.name: tokens.nodes.get(node.name) or _new_token() for node in spec.nodes},
             components={name: tokens.components.get(name) or _new_token() for name in spec.components},
         )
         if tokens != known:
             write(self.tokens_file, msgspec.json.encode(tokens), 0o600)
-            write(self.kubelet_token, tokens.kubelet.encode(), 0o600)
         return tokens
 
     def running(self, process: str) -> RunningProcess | None:

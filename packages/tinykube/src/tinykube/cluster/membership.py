@@ -55,6 +55,7 @@ async def remove_node(directory: ClusterDirectory, name: str) -> None:
     if place.exists():
         await asyncio.to_thread(remove_tree, place)
     directory.kubeconfig_of(kubelet_process(name)).unlink(missing_ok=True)
+    directory.token_of(kubelet_process(name)).unlink(missing_ok=True)
 
 
 def ask_restart(directory: ClusterDirectory, name: str) -> None:

@@ -22,10 +22,11 @@ import msgspec
 
 from kubekit.errors import Terminal
 from tinykube.cluster import processes
-from tinykube.cluster.directory import ClusterDirectory, RunningProcess
+from tinykube.cluster.directory import ClusterDirectory, RunningProcess, write
 from tinykube.cluster.kubeconfig import save
 from tinykube.cluster.spec import ClusterSpec
 from tinykube.kubelet.containers import MARK
+from tinykube.kubelet.tokens import kubelet_token
 
 CONTROL_PLANE: Final = "cluster"
 SUPERVISOR: Final = "supervisor"
@@ -143,7 +144,7 @@ class Supervisor:
                 self._kept[program] = group.create_task(self._keep(program))
 
     def _give_access(self, spec: ClusterSpec, server: str) -> None:
-        """Write the kubeconfig of every process."""
+        """Write the kubeconfig of every process, and the token that each kubelet knows the API server by."""
         directory = self._directory
         tokens = directory.ensure_tokens(spec)
         users = {kubelet_process(name): (f"system:node:{name}", token) for name, token in tokens.nodes.items()}
@@ -154,6 +155,9 @@ class Supervisor:
         for process, (user, token) in users.items():
             path = directory.kubeconfig_of(process)
             save(path, context=directory.context, server=server, ca=ca, user=user, token=token)
+        for name in tokens.nodes:
+            token = kubelet_token(tokens.kubelet_secret, name)
+            write(directory.token_of(kubelet_process(name)), token.encode(), 0o600)
 
     async def _end(self, name: str, running: RunningProcess) -> None:
         await _ended(running)

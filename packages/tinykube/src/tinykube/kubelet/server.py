@@ -1,7 +1,7 @@
 """The kubelet's own HTTP endpoint: logs, exec, attach, port-forward and measured use, for the API server to proxy to.
 
 On loopback, one request a connection: each is a stream. The embedded API server asks by plain HTTP, with a bearer token
-that only it and the kubelets of one cluster know. A real one asks by HTTPS and has a client certificate.
+that only it and this kubelet know. A real one asks by HTTPS and has a client certificate.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import hmac
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -74,13 +74,15 @@ class CallerCertificate(msgspec.Struct, frozen=True):
 
 
 class KubeletServer:
-    """Listens on `host`; `port` 0 takes a free one. An empty token asks for none (tests). With `caller` it serves HTTPS
-    and asks for that certificate instead of a token.
+    """Listens on `host`; `port` 0 takes a free one. The server of several nodes takes the tokens of all. An
+    empty token asks for none (tests). With `caller` it serves HTTPS and asks for that certificate instead of a token.
     """
 
-    def __init__(self, backend: KubeletBackend, token: str, caller: CallerCertificate | None = None) -> None:
+    def __init__(
+        self, backend: KubeletBackend, token: str | Collection[str], caller: CallerCertificate | None = None
+    ) -> None:
         self._backend = backend
-        self._token = token
+        self._tokens: Collection[str] = (token,) if isinstance(token, str) else token
         self._caller = caller
         self._server: asyncio.Server | None = None
 
@@ -151,8 +153,8 @@ class KubeletServer:
         if self._caller is not None:
             subject = (writer.get_extra_info("peercert") or {}).get("subject", ())
             return ("commonName", self._caller.name) in {field for fields in subject for field in fields}
-        given = headers.get("authorization", "").removeprefix("Bearer ")
-        return not self._token or hmac.compare_digest(given.encode(), self._token.encode())
+        given = headers.get("authorization", "").removeprefix("Bearer ").encode()
+        return "" in self._tokens or any(hmac.compare_digest(given, token.encode()) for token in self._tokens)
 
     async def _logs(self, parts: list[str], query: Query, writer: asyncio.StreamWriter) -> None:
         options = log_options(query, self._backend.now())

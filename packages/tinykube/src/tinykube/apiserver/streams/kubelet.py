@@ -11,6 +11,7 @@ from typing import Final
 
 from tinykube.apiserver.failure import ApiFailure, bad_request
 from tinykube.apiserver.hooks import Object
+from tinykube.kubelet.tokens import kubelet_token
 from tinykube.kubelet.websocket import WebSocket
 
 _CONNECT_SECONDS: Final = 10
@@ -23,16 +24,17 @@ class KubeletClient:
     """One node's kubelet. Raises ApiFailure: the kubelet's own refusals, or 500 when it is not there or no kubelet.
 
     Any program may listen at the address, so each wait for it ends: after `patience_s` seconds for the head of an
-    answer, and by the caller for what follows. A call that fails or is cancelled leaves no connection.
+    answer, and by the caller for what follows. A call that fails or is cancelled leaves no connection. It gets the
+    token of its node alone, derived from `secret`.
     """
 
-    def __init__(self, node: Object, token: str, *, patience_s: float = _HEAD_SECONDS) -> None:
+    def __init__(self, node: Object, secret: str, *, patience_s: float = _HEAD_SECONDS) -> None:
         status = node.get("status") or {}
         addresses = {a["type"]: a["address"] for a in reversed(status.get("addresses") or ())}
         self.node: str = node["metadata"]["name"]
         self.host: str = addresses.get("InternalIP", "")
         self.port: int = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port", 0)
-        self._token = token
+        self._token = kubelet_token(secret, self.node)
         self._patience_s = patience_s
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
