@@ -83,6 +83,7 @@ class _Connection(asyncio.Protocol):
         self._bodiless_bytes = 0  # received since the last piece of a body
         self.headers: dict[bytes, bytes] = {}
         self.cookies: list[bytes] = []
+        self._fields: dict[bytes, list[bytes]] = {}  # the headers so far
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
         self._paused = False
@@ -138,22 +139,21 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._complete:
-            self.reusable = False  # nobody asked for a second answer
+            self.reusable = False  # no request asked for a second answer
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head_complete:
             return  # a trailer, or of a second answer
-        name = name.lower()
-        if name == b"set-cookie":
-            self.cookies.append(value)
-        before = self.headers.get(name)
-        self.headers[name] = value if before is None else before + b", " + value
+        self._fields.setdefault(name.lower(), []).append(value)
 
     def on_headers_complete(self) -> None:
         if self._complete:
             return
         assert self._parser is not None
         self._status = self._parser.get_status_code()
+        self.headers = {name: b", ".join(values) for name, values in self._fields.items()}
+        self.cookies = self._fields.get(b"set-cookie", [])
+        self._fields = {}
         # NB: an answer of 1xx, such as Continue, comes before the answer that the caller waits for.
         self._head_complete = self._status >= 200
         if self._streaming and self._head_complete:

@@ -104,7 +104,7 @@ def _websocket_token(request: HttpRequest) -> str:
 
 
 def for_others(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return headers of a request without what says who its caller is: whoever gets them could act as the caller."""
+    """Return headers of a request without what says who its caller is: a pod with it could act as the caller."""
     result = []
     for name, value in headers:
         if name == b"sec-websocket-protocol":

@@ -152,6 +152,7 @@ _SIGNING: Final = RuleTable(
 
 _DECISIONS: Final = ("Approved", "Denied")
 _CONDITIONS: Final = "status.conditions"
+_MOST_BLOCKS: Final = 100
 _STATUSES: Final = ("False", "True", "Unknown")
 _BLOCK: Final = re.compile(rb"^-----BEGIN ([^\n]*)-----[ \t\r]*\n(.*?)^-----END \1-----", re.MULTILINE | re.DOTALL)
 
@@ -177,7 +178,7 @@ def validate_approval(obj: Object, old: Object | None) -> list[Cause]:
 
 
 def _wrong_status(obj: Object, old: Object) -> Iterator[Cause]:
-    """Find conditions that contradict themselves, and a new certificate that is none."""
+    """Find conditions that contradict themselves, and a new certificate that is invalid."""
     before, after = (one.get("status") or {} for one in (old, obj))
     found = [one.get("type") or "" for one in before.get("conditions") or ()]
     repeats = len(set(found)) < len(found)
@@ -201,7 +202,10 @@ def _wrong_status(obj: Object, old: Object) -> Iterator[Cause]:
 
 
 def _why_no_certificate(encoded: str) -> str:
-    blocks = _BLOCK.findall(base64.b64decode(encoded))
+    text = base64.b64decode(encoded)
+    if text.count(b"-----BEGIN ") > _MOST_BLOCKS:  # each is looked through to the end
+        return f"x509: malformed certificate: more than {_MOST_BLOCKS} PEM blocks"
+    blocks = _BLOCK.findall(text)
     for label, body in blocks:
         if label != b"CERTIFICATE":
             return f'only CERTIFICATE PEM blocks are allowed, found "{label.decode(errors="replace")}"'
