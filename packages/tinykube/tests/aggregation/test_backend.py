@@ -116,10 +116,12 @@ async def test_a_client_cannot_name_another_user() -> None:
 
     forged = {"x-remote-user": "root", "x-remote-extra-a": "root", "impersonate-user": "root"}
     forged |= {"authorization": "Bearer t", "connection": "x-remote-user"}
+    forged["sec-websocket-protocol"] = "base64url.bearer.authorization.k8s.io.dA, own"
     async with backend(answer) as server:
         await Asked(headers=forged).of(server)
         await Asked(user="пётр\r\nX-Remote-Group: system:masters").of(server)
     assert "root" not in heads[0] and "bearer" not in heads[0] and "connection" not in heads[0]
+    assert "sec-websocket-protocol: own\r\n" in heads[0]
     lines = heads[1].split("\r\n")
     assert "x-remote-user: пётр  x-remote-group: system:masters" in lines  # one line, and a name of its own
     assert [line for line in lines if line.startswith("x-remote-group")] == ["x-remote-group: system:authenticated"]

@@ -16,6 +16,7 @@ from kubekit.kube.http import ClientResponse, HttpPool, read_whole
 from kubekit.kube.tasks import first_of
 from tinykube.aggregation.front_proxy import FrontProxy, user_headers
 from tinykube.apiserver.asgi import HttpRequest, HttpResponse
+from tinykube.apiserver.authenticator import for_others
 from tinykube.apiserver.hooks import User
 
 Object = dict[str, Any]
@@ -120,8 +121,8 @@ class Backend:
         lines = [b"%s %s HTTP/1.1" % (request.method.encode(), target), f"Host: {pool.host}:{pool.port}".encode()]
         lines += [
             b"%s: %s" % (name, value)
-            for name, value in request.headers.items()
-            if name not in _DROPPED and not name.startswith((b"x-remote-", b"impersonate-"))
+            for name, value in for_others(request.headers.items())
+            if name not in _DROPPED and not name.startswith(b"x-remote-")
         ]
         # NB: UTF-8, as the Go API server writes names: with any other encoding two users could have one name.
         lines += [line.encode() for line in (*user_headers(request.user), f"Content-Length: {len(body)}", "", "")]
