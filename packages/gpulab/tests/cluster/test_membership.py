@@ -26,6 +26,9 @@ until = functools.partial(until_without_errors, ignored=Exception, seconds=60.0)
 
 
 def is_ready(node):
+    """Return whether the node is ready, and the node lifecycle controller has seen it."""
+    if any(taint.key == "node.kubernetes.io/not-ready" for taint in node.spec.taints):
+        return False
     return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
 
 
