@@ -54,7 +54,7 @@ async def _serve(directory: Path, settings: Path, started: Future[tuple[str, Pat
     server = await ApiServer.start(directory / "pki")
     server.extensions.identity.add(ADMIN_TOKEN, ADMIN)
     server.extensions.identity.add(JANE_TOKEN, User("jane", ("system:authenticated",)))
-    server.extensions.streams.token = KUBELET_SECRET
+    server.extensions.streams.kubelet_secret = KUBELET_SECRET
     proxy = FrontProxy(directory / "pki")
     aggregator = Aggregator(server.registry, proxy, server.extensions.page, server.extensions.resolve)
     started.set_result((server.url, server.authority))

@@ -120,7 +120,7 @@ class NodeTokens:
 
 def admit(extensions: Extensions, tokens: Tokens, nodes: NodeTokens) -> None:
     """Lets the cluster's own people and machines in, and the API server into the kubelets."""
-    extensions.streams.token = tokens.kubelet_secret
+    extensions.streams.kubelet_secret = tokens.kubelet_secret
     identity = extensions.identity
     identity.add(tokens.admin, ADMIN)
     for token in tokens.components.values():

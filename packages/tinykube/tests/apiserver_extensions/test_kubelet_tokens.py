@@ -80,7 +80,7 @@ def at(port: int) -> dict[str, Any]:
 async def test_what_a_node_learns_at_its_address_opens_no_other_kubelet() -> None:
     registry = Registry()
     extensions = install(registry)
-    extensions.streams.token = "secret"
+    extensions.streams.kubelet_secret = "secret"
     extensions.identity.add("admin", User("admin", ("system:masters",)))
     extensions.identity.add("stolen", node_user("bad"))
     extensions.identity.add("good", node_user("good"))

@@ -66,8 +66,8 @@ _MOST_PAGES = 256  # of discovery that are remembered, the longest with 100 KB
 
 
 class Extensions:
-    """The objects that `install` set up; `identity.add(token, user)` adds a user, `streams.token` is the secret from
-    which the tokens of kubelets come.
+    """The objects that `install` set up; `identity.add(token, user)` adds a user, from `streams.kubelet_secret` come
+    the tokens of kubelets.
     """
 
     def __init__(self, registry: Registry, token_key: TokenKey, clock: Callable[[], float]) -> None:

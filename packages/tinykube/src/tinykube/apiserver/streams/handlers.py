@@ -55,10 +55,10 @@ _HUNG_UP: Final = (asyncio.IncompleteReadError, ConnectionError, ValueError)
 
 
 class Streams:
-    """The handlers. `token` is what kubelets know the API server by; it is set when they are started."""
+    """The handlers. `kubelet_secret` is that of the tokens of kubelets; it is set when they are started."""
 
     def __init__(self, find: Find) -> None:
-        self.token = ""
+        self.kubelet_secret = ""
         self._find = find
 
     def by_subresource(self) -> dict[tuple[str, str], Connect]:
@@ -86,7 +86,7 @@ class Streams:
         node = self._find("nodes", "", node_name)
         if node is None:
             raise bad_request(f"node {node_name} of pod {name} does not exist")
-        return KubeletClient(node, self.token)
+        return KubeletClient(node, self.kubelet_secret)
 
     async def _log(self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str) -> HttpResponse | None:
         pod = self._pod(info, namespace, name)
@@ -167,7 +167,7 @@ class Streams:
 
     async def resource_metrics(self, node: Object) -> str:
         """Return the text of a node's /metrics/resource. Raises ApiFailure."""
-        return await KubeletClient(node, self.token).text("/metrics/resource")
+        return await KubeletClient(node, self.kubelet_secret).text("/metrics/resource")
 
     async def _node_proxy(
         self, request: HttpRequest, info: ResourceInfo, namespace: str, name: str
@@ -181,7 +181,7 @@ class Streams:
             raise method_not_allowed()
         path = "/".join(quote(part, safe="") for part in request.parts[_BEFORE_A_NODES_PATH:])
         query = request.scope["query_string"].decode("latin-1")
-        status, kind, pieces, writer = await KubeletClient(node, self.token).page(
+        status, kind, pieces, writer = await KubeletClient(node, self.kubelet_secret).page(
             f"/{path}{'?' if query else ''}{query}"
         )
         try:
