@@ -125,8 +125,9 @@ class Rest:
             raise ApiFailure(403, "Forbidden", refusal, details)
 
     def _authorize_stream(self, request: HttpRequest, target: Target, verb: str) -> None:
-        """Ask for the right to create, whatever the method: clients open WebSockets with GET, and the right to read is
-        none to run commands. Raises ApiFailure.
+        """Require the right to create for every method. Raises ApiFailure.
+
+        Clients open WebSockets with GET. The right to read pods does not include the right to run commands in them.
         """
         if verb not in ("get", "create"):
             raise failure.method_not_allowed()

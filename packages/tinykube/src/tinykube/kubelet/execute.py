@@ -46,7 +46,7 @@ async def serve_exec(socket: WebSocket, command: list[str], *, stdin: bool, stde
     terminal: int | None = None
     if tty:
         terminal, slave = os.openpty()
-        os.set_blocking(terminal, False)  # a program that does not read would hold up the whole kubelet
+        os.set_blocking(terminal, False)  # a write to a program that does not read would block the whole kubelet
         streams: dict[str, Any] = {"stdin": slave, "stdout": slave, "stderr": slave}
     else:
         streams = {
@@ -59,7 +59,7 @@ async def serve_exec(socket: WebSocket, command: list[str], *, stdin: bool, stde
         os.close(slave)
     incoming = asyncio.create_task(_incoming(socket, process, terminal))
     try:
-        # NB: `incoming` does not see that the client goes while the command does not take its input.
+        # NB: while the command does not read, `incoming` cannot detect that the client disconnects.
         await first_of(_run(socket, process, terminal), socket.hung_up())
     except Closed:
         pass  # the client went away: so does its command

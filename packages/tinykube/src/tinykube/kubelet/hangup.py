@@ -1,4 +1,4 @@
-"""The end of a connection whose bytes one side does not take: seen at once, and without a wait for them."""
+"""Detect and cause the end of a connection while one side does not read: neither waits for the unread bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import termios
 async def hung_up(writer: asyncio.StreamWriter) -> None:
     """Return when the other side has closed its half of a connection, or the connection is lost.
 
-    A reader learns of it only behind the bytes that it has not read yet.
+    A StreamReader reports the end only after all bytes before the end are read.
 
     Source: EPOLLRDHUP in epoll_ctl(2).
     """
@@ -33,13 +33,13 @@ async def hung_up(writer: asyncio.StreamWriter) -> None:
 
 
 def end(writer: asyncio.StreamWriter) -> None:
-    """Close a connection at once: what the other side has not taken is dropped.
+    """Close a connection at once, and drop the bytes that the other side has not received.
 
-    It may never take it, and would not see an end that comes behind it.
+    A side that does not read would never receive an end that is queued behind these bytes.
     """
     socket = writer.get_extra_info("socket")
     if socket is not None and socket.fileno() >= 0 and _is_waiting(writer, socket.fileno()):
-        # NB: a reset needs the option; a plain close leaves the rest, and the end behind it, to the kernel.
+        # NB: without this option, close() leaves the bytes and the end to the kernel, which waits for the reader.
         with sockets.fromfd(socket.fileno(), sockets.AF_INET, sockets.SOCK_STREAM) as same:
             same.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()

@@ -36,7 +36,7 @@ async def serve_forward(socket: WebSocket, find_host: FindHost) -> None:
         with contextlib.suppress(Closed):
             while True:
                 inner_writer.write(await socket.receive())
-                # NB: while the session reads no further, nothing else sees that the client goes.
+                # NB: while the session does not read, no other task detects that the client disconnects.
                 if await first_of(inner_writer.drain(), socket.hung_up()) == 1:
                     break
         inner_writer.close()

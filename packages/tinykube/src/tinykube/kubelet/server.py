@@ -168,7 +168,7 @@ class KubeletServer:
                 await writer.drain()
             writer.write(b"0\r\n\r\n")
 
-        await first_of(send(), hung_up(writer))  # who writes nothing does not see that the client goes
+        await first_of(send(), hung_up(writer))  # without a write, a disconnected client is not detected
 
     async def _exec(
         self,

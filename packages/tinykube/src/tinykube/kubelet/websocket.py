@@ -61,7 +61,7 @@ class WebSocket:
                     whole += data
                     if final:
                         return bytes(whole)
-                    await asyncio.sleep(0)  # many small frames at once hold up no other task
+                    await asyncio.sleep(0)  # let other tasks run between many small frames
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise Closed from error
 
@@ -94,7 +94,7 @@ class WebSocket:
             raise Closed from error
 
     async def hung_up(self) -> None:
-        """Return when the other side has gone, whatever of it is still unread."""
+        """Return when the other side has disconnected, even if its bytes are unread."""
         await hung_up(self._writer)
 
     async def close(self) -> None:

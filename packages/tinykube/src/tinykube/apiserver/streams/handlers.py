@@ -226,9 +226,9 @@ async def _send_all(request: HttpRequest, pieces: AsyncIterator[bytes]) -> None:
 
 
 async def _bridge(client: Channels, kubelet: WebSocket) -> None:
-    """Carry an exec or attach until the kubelet has said how it ended, or the client has gone; so does its command."""
+    """Carry an exec or attach until the kubelet reports its end, or the client disconnects, which ends the command."""
     try:
-        # NB: while the kubelet takes no more, `_to_kubelet` does not see that the client goes.
+        # NB: while the kubelet does not read, `_to_kubelet` cannot detect that the client disconnects.
         await first_of(_to_client(client, kubelet), _to_kubelet(client, kubelet), client.hung_up())
     finally:
         with contextlib.suppress(ConnectionError):

@@ -33,7 +33,7 @@ async def carry(request: HttpRequest, kubelet: WebSocket) -> None:
     else:
         raise bad_request("unable to upgrade: port-forward needs SPDY/3.1, by itself or through a WebSocket")
     try:
-        # NB: while the kubelet takes no more, the first copy does not see that the client goes.
+        # NB: while the kubelet does not read, the first copy cannot detect that the client disconnects.
         await first_of(_copy(client, kubelet), _copy(kubelet, client), hung_up(writer))
     finally:
         writer.close()

@@ -27,7 +27,7 @@ _SILENT_SECONDS: Final = 3600.0  # of an answer that comes piece by piece
 _BEFORE_THE_PATH: Final = 8  # "", api, v1, namespaces, NAMESPACE, pods, NAME, proxy
 _OF_THE_CONNECTION: Final = frozenset((b"connection", b"upgrade", b"content-length", b"transfer-encoding", b"host"))
 _OF_URLS: Final = "/:?=&%;+,@!$'()*~#[]"
-_BODILESS: Final = (204, 304)  # statuses without a body, whatever length the head gives
+_BODILESS: Final = (204, 304)  # statuses without a body, even if the head gives a length
 _OF_THE_ANSWER: Final = frozenset((b"content-type", b"date", b"keep-alive", b"server"))
 
 

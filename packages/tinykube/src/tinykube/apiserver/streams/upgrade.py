@@ -74,7 +74,7 @@ class UpgradableProtocol(HttpToolsProtocol):
         self.cycle.disconnected = True  # this request gets no HTTP answer any more
         self.connections.discard(self)
         if (sock := self.transport.get_extra_info("socket")) is not None:
-            keep_alive(sock)  # a client with unread bytes on their way may end without one that arrives
+            keep_alive(sock)  # the end of a client may never arrive behind bytes that this side does not read
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
