@@ -13,9 +13,11 @@ from pathlib import Path
 from gpulab.distribution import GPUPLANE
 from gpulab.kubernetes.control_plane import ControlPlane, spawn
 from tinykube.cluster import processes
-from tinykube.cluster.directory import ClusterDirectory, RunningProcess
+from tinykube.cluster.directory import ClusterDirectory, RunningProcess, write
 from tinykube.cluster.spec import ClusterSpec, MachineSpec
+from tinykube.cluster.supervisor import kubelet_process
 from tinykube.kubelet import stop_containers
+from tinykube.kubelet.tokens import kubelet_token
 
 GROUP = "system:nodes"
 
@@ -28,6 +30,9 @@ class SimulatedNode:
         self._plane = plane
         self._directory = ClusterDirectory(GPUPLANE, name, plane.directory / "simulated")
         self._directory.create(ClusterSpec(name=name, nodes=(MachineSpec(name=name, machine=machine),)))
+        # The supervisor of a cluster writes it; there is none here, and the real API server does not ask this kubelet.
+        token = kubelet_token(self._directory.kubelet_secret(), name)
+        write(self._directory.token_of(kubelet_process(name)), token.encode(), 0o600)
         self._running: RunningProcess | None = None
 
     @property

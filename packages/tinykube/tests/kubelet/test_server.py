@@ -31,7 +31,7 @@ LOCALHOST = "127.0.0.1"
 _AT_ONCE = 20.0  # seconds on a busy machine; a request that does not finish is waited for longer
 
 
-def no_host(namespace: str, name: str) -> str:
+def no_host(namespace: str, name: str) -> portforward.FindHost:
     raise HttpProblem(404, "none")
 
 
